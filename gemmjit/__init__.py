@@ -1,0 +1,1 @@
+"""A JIT kernel toolkit for grouped GEMM."""

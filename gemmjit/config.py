@@ -1,0 +1,126 @@
+"""How a kernel tiles its work: one frozen dataclass per template.
+
+A config says what a user may choose; what the problem dictates (types, memory orders, alignment)
+is a `gemmjit.kernels.Variant`. The rules that a config must obey are in `gemmjit.constraints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import ClassVar, Literal
+
+from gemmjit.errors import InvalidConfigError
+
+__all__ = ["Config", "SimtConfig", "Sm80MmaConfig"]
+
+Specialization = Literal["", "nk"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Base of all tile configurations.
+
+    Attributes
+    ----------
+    block_m, block_n, block_k : int
+        Tile of the result that one block computes, and the slice of the contraction that it holds
+        in shared memory at a time, in elements.
+    min_blocks_per_sm : int
+        Second argument of ``__launch_bounds__``: the compiler keeps registers low enough for this
+        many resident blocks.
+    specialize : {"", "nk"}
+        ``"nk"`` compiles N and K in; the default keeps them run-time arguments.
+    """
+
+    kernel: ClassVar[str] = ""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    min_blocks_per_sm: int = 1
+    specialize: Specialization = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields as a JSON-compatible mapping."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Config:
+        """Build a config from a mapping; unknown and missing names are errors.
+
+        Raises
+        ------
+        InvalidConfigError
+            If a name is unknown or a value has the wrong type.
+        """
+        known = {f.name: f for f in fields(cls)}
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise InvalidConfigError(
+                f"config: unknown field {', '.join(unknown)}; {cls.__name__} has "
+                + ", ".join(known)
+            )
+        try:
+            config = cls(**values)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise InvalidConfigError(f"config: {error}") from None
+        for name, field in known.items():
+            value = getattr(config, name)
+            expected = {"int": int, "bool": bool}.get(str(field.type), str)
+            if type(value) is not expected:
+                raise InvalidConfigError(
+                    f"config: {name} must be {expected.__name__}; got {value!r}"
+                )
+        return config
+
+    def __str__(self) -> str:
+        return f"{self.block_m}x{self.block_n}x{self.block_k}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimtConfig(Config):
+    """Tile of k0, the FP32 kernel: 256 threads of 4 x 4 elements.
+
+    Attributes
+    ----------
+    pad : int
+        FP32 elements added to each row of a slice in shared memory, against bank conflicts.
+    """
+
+    kernel: ClassVar[str] = "k0"
+
+    block_m: int = 64
+    block_n: int = 64
+    block_k: int = 16
+    min_blocks_per_sm: int = 3
+    pad: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm80MmaConfig(Config):
+    """Tile of k1, the mma.sync kernel: 8 warps as 2 x 4.
+
+    Attributes
+    ----------
+    num_stages : int
+        Shared-memory stages of the cp.async ring.
+    pad : int
+        Elements added to each row of a stage, against bank conflicts.
+    double_buffer_fragments : bool
+        Load the register fragments of the next k-step before multiplying this one's.
+    """
+
+    kernel: ClassVar[str] = "k1"
+
+    block_m: int = 128
+    block_n: int = 128
+    block_k: int = 32
+    num_stages: int = 2
+    min_blocks_per_sm: int = 2
+    pad: int = 8
+    double_buffer_fragments: bool = False
+
+    def __str__(self) -> str:
+        suffix = "_fdb" if self.double_buffer_fragments else ""
+        return f"{self.block_m}x{self.block_n}x{self.block_k}_s{self.num_stages}{suffix}"

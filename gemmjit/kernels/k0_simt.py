@@ -1,0 +1,53 @@
+"""k0: FP32 FMA on every architecture."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gemmjit.arch import Arch
+from gemmjit.config import Config, SimtConfig
+from gemmjit.dtypes import BF16, F16, F32, DType
+from gemmjit.kernels.kernel import Kernel
+from gemmjit.kernels.variant import Variant
+
+__all__ = ["K0"]
+
+_THREAD_TILE = 4
+
+
+class K0(Kernel):
+    """Shared-memory FP32 FMA, 4 x 4 elements a thread."""
+
+    name: ClassVar = "k0"
+    title: ClassVar = "FP32 FMA from shared memory"
+    template: ClassVar = "kernels/simt_grouped_mm.cu.j2"
+    config_type: ClassVar[type[Config]] = SimtConfig
+    min_arch: ClassVar = Arch(75)
+    in_dtypes: ClassVar = (BF16, F16, F32)
+    out_dtypes: ClassVar = (BF16, F16, F32)
+
+    def vector_elements(self, dtype: DType) -> int:
+        """Return 4: a thread moves four elements at once, whatever their size."""
+        return _THREAD_TILE
+
+    def threads(self, config: Config) -> int:
+        """Return the threads of a block: 4 x 4 elements of the tile each."""
+        return config.block_m // _THREAD_TILE * (config.block_n // _THREAD_TILE)
+
+    def smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return 0: the slices are static."""
+        return 0
+
+    def static_smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return the bytes of the two FP32 slices."""
+        assert isinstance(config, SimtConfig)
+        return 4 * config.block_k * (config.block_m + config.block_n + 2 * config.pad)
+
+    def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
+        """Return the template's variables that only k0 has."""
+        assert isinstance(config, SimtConfig)
+        return {"pad": config.pad, "threads": self.threads(config)}
+
+    def shipped_configs(self) -> tuple[Config, ...]:
+        """Return the one tile of k0."""
+        return (SimtConfig(),)

@@ -1,0 +1,72 @@
+"""k1: cp.async, ldmatrix and mma.sync, sm_80 and up."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gemmjit.arch import Arch
+from gemmjit.config import Config, Sm80MmaConfig
+from gemmjit.dtypes import BF16, F16, F32, DType
+from gemmjit.kernels.kernel import Kernel
+from gemmjit.kernels.variant import Variant
+
+__all__ = ["K1"]
+
+_THREADS = 256  # 2 x 4 warps, see the template
+_VECTOR_BYTES = 16  # cp.async
+
+
+class K1(Kernel):
+    """Synchronous tensor cores, fed by cp.async through a ring of shared-memory stages."""
+
+    name: ClassVar = "k1"
+    title: ClassVar = "mma.sync fed by cp.async"
+    template: ClassVar = "kernels/sm80_mma_grouped_mm.cu.j2"
+    config_type: ClassVar[type[Config]] = Sm80MmaConfig
+    min_arch: ClassVar = Arch(80)
+    in_dtypes: ClassVar = (BF16, F16)
+    out_dtypes: ClassVar = (BF16, F16, F32)
+
+    def vector_elements(self, dtype: DType) -> int:
+        """Return the elements of one 16-byte copy."""
+        return _VECTOR_BYTES // dtype.itemsize
+
+    def threads(self, config: Config) -> int:
+        """Return 256: eight warps for every tile."""
+        return _THREADS
+
+    def smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return the bytes of all stages; a tile lies in shared memory as in global memory."""
+        assert isinstance(config, Sm80MmaConfig)
+        elements = _tile_elements(config, config.block_m, variant.a_k_major)
+        elements += _tile_elements(config, config.block_n, variant.b_k_major)
+        return config.num_stages * elements * variant.in_dtype.itemsize
+
+    def static_smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return 0: all shared memory is dynamic."""
+        return 0
+
+    def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
+        """Return the template's variables that only k1 has."""
+        assert isinstance(config, Sm80MmaConfig)
+        return {
+            "num_stages": config.num_stages,
+            "pad": config.pad,
+            "double_buffer_fragments": "true" if config.double_buffer_fragments else "false",
+            "smem_bytes": self.smem_bytes(config, variant),
+            "mma_type": variant.in_dtype.short,
+        }
+
+    def shipped_configs(self) -> tuple[Config, ...]:
+        """Return the tiles of k1: one per block_m, and fragment double-buffering."""
+        return (
+            Sm80MmaConfig(block_m=128, min_blocks_per_sm=2),
+            Sm80MmaConfig(block_m=64, min_blocks_per_sm=3),
+            Sm80MmaConfig(block_m=32, min_blocks_per_sm=4),
+            Sm80MmaConfig(block_m=64, min_blocks_per_sm=3, double_buffer_fragments=True),
+        )
+
+
+def _tile_elements(config: Sm80MmaConfig, extent: int, k_major: bool) -> int:
+    outer, inner = (extent, config.block_k) if k_major else (config.block_k, extent)
+    return outer * (inner + config.pad)

@@ -1,0 +1,157 @@
+"""A kernel of the ladder, and one compiled instance of it as a value."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from gemmjit.arch import Arch
+from gemmjit.config import Config
+from gemmjit.dtypes import DType
+from gemmjit.kernels.variant import Variant
+
+__all__ = ["Kernel", "KernelSpec"]
+
+
+class Kernel(ABC):
+    """One template and what the host has to know about it.
+
+    Attributes
+    ----------
+    name : str
+        Name in the ladder: ``k0``, ``k1``.
+    title : str
+        One line on what it is.
+    template : str
+        Template, relative to ``templates/``.
+    config_type : type
+        Its config dataclass; the default instance is the default tile.
+    min_arch : Arch
+        First architecture that has its instructions.
+    accelerated : bool
+        Whether it needs an ``a`` or ``f`` target.
+    in_dtypes, out_dtypes : tuple of DType
+        Element types that it takes and makes.
+    vector_bytes : int
+        Bytes of an aligned vector load of 16-bit elements; see `Variant`.
+    proved_on : tuple of int
+        Architecture numbers on which it has been run; elsewhere it is only known to compile.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    template: ClassVar[str]
+    config_type: ClassVar[type[Config]]
+    min_arch: ClassVar[Arch]
+    accelerated: ClassVar[bool] = False
+    in_dtypes: ClassVar[tuple[DType, ...]]
+    out_dtypes: ClassVar[tuple[DType, ...]]
+    proved_on: ClassVar[tuple[int, ...]] = (90,)
+
+    @abstractmethod
+    def vector_elements(self, dtype: DType) -> int:
+        """Return how many elements an aligned vector load moves."""
+
+    @abstractmethod
+    def threads(self, config: Config) -> int:
+        """Return the threads of a block."""
+
+    @abstractmethod
+    def smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return the dynamic shared memory of a block in bytes."""
+
+    @abstractmethod
+    def static_smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return the static shared memory of a block in bytes."""
+
+    @abstractmethod
+    def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
+        """Return the template's variables that only this kernel has."""
+
+    @abstractmethod
+    def shipped_configs(self) -> tuple[Config, ...]:
+        """Return the configs that are tested, gated against spills and considered by selection."""
+
+    def variables(self, config: Config, variant: Variant, entry: str) -> dict[str, object]:
+        """Return every variable of the template."""
+        return {
+            "entry": entry,
+            "in_type": variant.in_dtype.cuda,
+            "out_type": variant.out_dtype.cuda,
+            "block_m": config.block_m,
+            "block_n": config.block_n,
+            "block_k": config.block_k,
+            "min_blocks_per_sm": config.min_blocks_per_sm,
+            "shape_n": variant.shape_n,
+            "shape_k": variant.shape_k,
+            "form": f"FORM_{variant.form.upper()}",
+            "schedule": f"SCHEDULE_{variant.schedule.upper()}",
+            "a_k_major": _cpp(variant.a_k_major),
+            "b_k_major": _cpp(variant.b_k_major),
+            "a_vector": _cpp(variant.a_vector),
+            "b_vector": _cpp(variant.b_vector),
+            "d_paired": _cpp(variant.d_paired),
+            "epilogue": f"EPILOGUE_{variant.epilogue.upper()}",
+            **self.tile_variables(config, variant),
+        }
+
+
+def _cpp(value: bool) -> str:
+    return "true" if value else "false"
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """Everything that decides the bytes of one compiled kernel.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    config : Config
+    variant : Variant
+    target : Arch
+        Compilation target, as in ``sm_90a``.
+    """
+
+    kernel: Kernel
+    config: Config
+    variant: Variant
+    target: Arch
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel in the ladder."""
+        return self.kernel.name
+
+    @property
+    def template(self) -> str:
+        """Template, relative to ``templates/``."""
+        return self.kernel.template
+
+    @cached_property
+    def entry(self) -> str:
+        """Name of the kernel in the cubin, readable in a profiler."""
+        return f"gemmjit_{self.name}_{self.config}_{self.variant}"
+
+    @cached_property
+    def variables(self) -> Mapping[str, object]:
+        """Every variable of the template."""
+        return self.kernel.variables(self.config, self.variant, self.entry)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """NVRTC options beyond the standard ones."""
+        return ()
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.kernel.threads(self.config)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of a block in bytes."""
+        return self.kernel.smem_bytes(self.config, self.variant)

@@ -1,0 +1,71 @@
+"""What a problem dictates about the compiled code, tile apart."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from gemmjit.dtypes import BF16, DType
+
+__all__ = ["Epilogue", "Form", "Schedule", "Variant"]
+
+Form = Literal["ragged_m", "ragged_k"]
+Schedule = Literal["list", "scan"]
+Epilogue = Literal["store", "accumulate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Types, memory orders, alignment classes, schedule and epilogue of one compiled kernel.
+
+    Attributes
+    ----------
+    form : {"ragged_m", "ragged_k"}
+        Whether groups cut the rows of the result (fprop, dgrad) or the contraction (wgrad).
+    in_dtype, out_dtype : DType
+        Element types of the operands and of the result.
+    a_k_major, b_k_major : bool
+        Whether the contraction is the contiguous dimension of A (of B); otherwise M (N) is.
+    a_vector, b_vector : bool
+        Whether the operand can be loaded in aligned vectors along that dimension. If not, single
+        elements are loaded at any strides.
+    d_paired : bool
+        Whether two neighbouring columns of the result can be stored at once.
+    schedule : {"list", "scan"}
+        Tile list from the host, or offsets walked on the device.
+    epilogue : {"store", "accumulate"}
+        Overwrite the result, or add to it.
+    shape_n, shape_k : int
+        N and K compiled in, or 0.
+    """
+
+    form: Form = "ragged_m"
+    in_dtype: DType = BF16
+    out_dtype: DType = BF16
+    a_k_major: bool = True
+    b_k_major: bool = False
+    a_vector: bool = True
+    b_vector: bool = True
+    d_paired: bool = True
+    schedule: Schedule = "scan"
+    epilogue: Epilogue = "store"
+    shape_n: int = 0
+    shape_k: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields as a JSON-compatible mapping."""
+        values = asdict(self)
+        values["in_dtype"] = self.in_dtype.name
+        values["out_dtype"] = self.out_dtype.name
+        return values
+
+    def __str__(self) -> str:
+        a = ("k" if self.a_k_major else "m") + ("" if self.a_vector else "1")
+        b = ("k" if self.b_k_major else "n") + ("" if self.b_vector else "1")
+        d = self.out_dtype.short + ("" if self.d_paired else "x1")
+        parts = [self.form.replace("ragged_", "r"), self.in_dtype.short, a + b, d, self.schedule]
+        if self.epilogue != "store":
+            parts.append(self.epilogue[:3])
+        if self.shape_n or self.shape_k:
+            parts.append(f"n{self.shape_n}k{self.shape_k}")
+        return "_".join(parts)
