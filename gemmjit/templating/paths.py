@@ -1,0 +1,171 @@
+"""Where templates lie: overrides first, then the ones that come with gemmjit.
+
+A template is named by its path below a root, with forward slashes: ``kernels/x.cu.j2``. Its text is
+read through `Traversable.read_text`, so a zipped wheel works too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import tomllib
+from collections.abc import Iterator
+from contextvars import ContextVar, Token
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import TracebackType
+
+from gemmjit import env
+from gemmjit.errors import TemplateError
+
+__all__ = ["overlays", "override", "read_template", "templates_root"]
+
+_SCOPED: ContextVar[tuple[Path, ...]] = ContextVar("gemmjit_templates", default=())
+_STANDING = threading.local()  # what a plain call of override() left in force in this thread
+
+
+@cache
+def templates_root() -> Traversable:
+    """Return the directory of gemmjit's own templates.
+
+    In a checkout of gemmjit it is ``templates/`` beside ``pyproject.toml``, so that edits are live;
+    in an installed wheel, the package data. No other project's directory is ever taken.
+
+    Raises
+    ------
+    TemplateError
+        If the installation has lost its templates.
+    """
+    package = files("gemmjit")
+    if isinstance(package, Path):
+        checkout = package.resolve().parent
+        if (checkout / "templates").is_dir() and _is_own_project(checkout / "pyproject.toml"):
+            return checkout / "templates"
+    packaged = package.joinpath("_templates")
+    if packaged.is_dir():
+        return packaged
+    raise TemplateError(
+        f"templates: expected them in {packaged}; the directory is missing. "
+        "The installation is incomplete: pip install --force-reinstall gemmjit"
+    )
+
+
+def _is_own_project(pyproject: Path) -> bool:
+    try:
+        project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+    except (OSError, ValueError):
+        return False
+    return bool(project.get("name") == "gemmjit")
+
+
+class override:
+    """Let the templates of a directory take precedence over gemmjit's own.
+
+    Files that the directory lacks come from the next directory, and at last from gemmjit. Nested
+    overrides stack, the newest first.
+
+    As a context manager, the override holds for the ``with`` block, in this thread or task only.
+    As a plain call, it holds in this thread until `restore` is called on what it returned.
+
+    Parameters
+    ----------
+    directory : str or os.PathLike
+        A directory laid out like gemmjit's templates.
+
+    Raises
+    ------
+    TemplateError
+        If it is not a directory.
+
+    Examples
+    --------
+    >>> with gemmjit.templates.override("my_templates"):  # doctest: +SKIP
+    ...     kernel = gemmjit.compile("k1")
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        path = Path(directory).expanduser().absolute()
+        if not path.is_dir():
+            raise TemplateError(f"override: expected a directory of templates; got {path}")
+        self.directory = path
+        self._token: Token[tuple[Path, ...]] | None = None
+        _STANDING.paths = (path, *_standing())
+
+    def restore(self) -> None:
+        """End the override; a second call does nothing."""
+        if self._token is not None:
+            _SCOPED.reset(self._token)
+            self._token = None
+        self._drop_standing()
+
+    def _drop_standing(self) -> None:
+        paths = list(_standing())
+        if self.directory in paths:
+            paths.remove(self.directory)
+            _STANDING.paths = tuple(paths)
+
+    def __enter__(self) -> override:
+        self._drop_standing()
+        self._token = _SCOPED.set((self.directory, *_SCOPED.get()))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.restore()
+
+
+def _standing() -> tuple[Path, ...]:
+    paths: tuple[Path, ...] = getattr(_STANDING, "paths", ())
+    return paths
+
+
+def overlays() -> tuple[Path, ...]:
+    """Return the directories that take precedence over gemmjit's templates, first one first."""
+    chosen = _SCOPED.get() + _standing()
+    named = env.get("GEMMJIT_TEMPLATE_PATH")
+    if named is None:
+        return chosen
+    parts = (part.strip() for part in named.split(os.pathsep))
+    return chosen + tuple(Path(part).expanduser().absolute() for part in parts if part)
+
+
+def _candidates(name: str, above: tuple[Path, ...]) -> Iterator[Traversable]:
+    parts = name.split("/")
+    for root in (*above, templates_root()):
+        place: Traversable = root
+        for part in parts:
+            place = place.joinpath(part)
+        yield place
+
+
+def read_template(name: str, above: tuple[Path, ...] | None = None) -> str | None:
+    """Return the text of a template, or None when no directory has it.
+
+    Parameters
+    ----------
+    name : str
+        Path below a root, with forward slashes.
+    above : tuple of Path, optional
+        Directories that take precedence; by default those of `overlays`.
+
+    Raises
+    ------
+    TemplateError
+        If the name leaves the root, or the file cannot be read as UTF-8.
+    """
+    if name.startswith("/") or "\\" in name or any(p in ("", ".", "..") for p in name.split("/")):
+        raise TemplateError(f"template: expected a path below the templates; got {name!r}")
+    for place in _candidates(name, overlays() if above is None else above):
+        try:
+            if place.is_file():
+                text = place.read_text(encoding="utf-8")
+                return text.replace("\r\n", "\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TemplateError(f"template {name}: {place} cannot be read: {error}") from error
+    return None

@@ -1,0 +1,308 @@
+"""Templates: search order, marks, errors, and what their text may depend on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gemmjit import templating
+from gemmjit.errors import TemplateError
+from gemmjit.templating import override, render, variables_of
+from gemmjit.templating import paths as template_paths
+
+
+@pytest.fixture
+def folder(tmp_path: Path):
+    """A directory of templates in front of gemmjit's own, and a function that adds one."""
+
+    def add(name: str, text: str) -> str:
+        place = tmp_path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+        return name
+
+    with override(tmp_path):
+        yield add
+
+
+def attributed(source: str) -> dict[str, tuple[str, int]]:
+    """Where a compiler believes each line that carries an ``@name:line`` tag to be."""
+    name, line, found = "source", 1, {}
+    for text in source.splitlines():
+        if directive := re.match(r'#line (\d+) "(.*)"', text):
+            line, name = int(directive[1]), directive[2]
+            continue
+        for tag in re.findall(r"@\w+:\d+", text):
+            found.setdefault(tag, (name, line))
+        line += 1
+    return found
+
+
+def check_tags(source: str) -> int:
+    places = attributed(source)
+    for tag, (name, line) in places.items():
+        assert tag == f"@{name}:{line}", source
+    return len(places)
+
+
+MESSY = """\
+// @m:1
+//% set half = 4
+
+// @m:4 ${ half }
+//% for i in range(2)
+//   @m:6 ${ i }
+//%   if i
+
+//   @m:9
+//%   endif
+//% endfor
+
+// @m:13
+/*# a comment
+    of two lines #*/
+// @m:16
+//% include "inner"
+// @m:18
+int a = ${
+  half
+}; // @m:19, where the joined line begins
+/*% if half > 3
+ %*/
+// @m:24 ${ two_lines }
+// @m:25
+//## gone
+// @m:27
+/*%- if half -%*/
+
+// joined with line 27
+/*% endif %*/
+// @m:32 /*% if half %*/ yes /*% endif %*/
+// @m:33
+/*% endif %*/
+// @m:35
+"""
+
+
+def test_line_marks_name_the_line_of_the_template(folder):
+    folder("inner", "// @inner:1\n//% if half\n// @inner:3\n//% endif\n// @inner:5")
+    source = render(folder("m", MESSY), {"two_lines": "x\n// y"})
+    assert check_tags(source) == 17  # every line that is left
+    assert "\0" not in source
+
+
+def test_line_marks_appear_only_where_the_count_would_be_wrong(folder):
+    source = render(folder("m", "int a = ${ x };\nint b = ${ x };\nint c;\n"), {"x": 1})
+    assert source == '#line 1 "m"\nint a = 1;\nint b = 1;\nint c;\n'
+
+
+def test_line_marks_never_break_a_macro_a_comment_or_a_raw_string(folder):
+    text = (
+        "#define F(x) \\\n//% for i in range(2)\n  g(${ i }) \\\n//% endfor\n  h(x)\n"
+        '/* //% not in\n//% if true\n " R"( \n//% endif\n*/ int @m:10;\n'
+        'asm(R"ptx(\n//% for i in range(2)\nmov ${ i };\n//% endfor\n)ptx");\nint @m:16;\n'
+    )
+    source = render(folder("m", text), {})
+    assert "#define F(x) \\\n  g(0) \\\n  g(1) \\\n  h(x)\n" in source
+    assert '/* //% not in\n " R"( \n*/ int' in source
+    assert 'asm(R"ptx(\nmov 0;\nmov 1;\n)ptx");' in source
+    assert attributed(source)["@m:16"] == ("m", 16)
+
+
+def test_cuda_survives_the_delimiters(folder):
+    text = 'int a[2][2] = {{1, 2}, {3, 4}};\nasm("mma {%0, %1}, {%2};" :: "r"(a));  {# not }\n'
+    assert render(folder("m", text), {}).endswith(text)
+
+
+def test_undefined_variable_names_template_and_line(folder):
+    folder("inner", "ok\nint x = ${ nowhere.deep };\n")
+    folder("m", '\n//% include "inner"\n')
+    with pytest.raises(TemplateError, match=r"template inner, line 2: .*'nowhere' is undefined"):
+        render("m", {})
+
+
+def test_syntax_error_names_template_and_line(folder):
+    folder("inner", "ok\n\n//% for\n")
+    folder("m", '\n//% include "inner"\n')
+    with pytest.raises(TemplateError, match="template inner, line 3: "):
+        render("m", {})
+
+
+def test_failing_expression_names_template_and_line(folder):
+    with pytest.raises(TemplateError, match=r"template m, line 2: ZeroDivisionError"):
+        render(folder("m", "\n${ 1 // x }\n"), {"x": 0})
+
+
+def test_missing_include_names_the_place_and_what_was_searched(folder, tmp_path):
+    folder("m", '\n\n//% include "core/none.cuh"\n')
+    with pytest.raises(TemplateError, match=r"template m, line 3: .*'core/none.cuh'") as caught:
+        render("m", {})
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_missing_template_is_an_error_that_lists_the_places(tmp_path):
+    with pytest.raises(TemplateError, match=r"'kernels/none\.cu\.j2'"):
+        render("kernels/none.cu.j2", {})
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a//b", "a/./b", "a\\b", ""])
+def test_a_name_cannot_leave_the_templates(name):
+    with pytest.raises(TemplateError, match="below the templates"):
+        render(name, {})
+
+
+def test_unused_variable_is_an_error(folder):
+    with pytest.raises(TemplateError, match=r"got also blok_m, z"):
+        render(folder("m", "${ block_m }"), {"block_m": 1, "blok_m": 2, "z": 3})
+
+
+def test_variables_are_collected_over_includes(folder):
+    folder("inner", "${ a } ${ given } ${ loop_item }\n//% set own = 1\n${ own }\n")
+    text = (
+        "//% set given = b\n//% for loop_item in items\n"
+        '//% include "inner"\n//% endfor\n${ given }\n//% macro f(x)\n${ x }\n//% endmacro\n'
+        "${ f(c) }"
+    )
+    assert variables_of(folder("m", text)) == {"a", "b", "c", "items"}
+
+
+def test_computed_include_is_refused(folder):
+    with pytest.raises(TemplateError, match=r"template m, line 2: .*computed name"):
+        variables_of(folder("m", "\n//% include which\n"))
+
+
+def test_edits_are_seen_at_once(folder):
+    assert "int a;" in render(folder("m", "int a;"), {})
+    assert "int b;" in render(folder("m", "int b;"), {})
+
+
+def test_overrides_stack_and_end(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "m").write_text(name)
+    with override(tmp_path / "one"):
+        with override(tmp_path / "two"):
+            assert "two" in render("m", {})
+        assert "one" in render("m", {})
+    with pytest.raises(TemplateError):
+        render("m", {})
+
+
+def test_plain_call_holds_until_restored(tmp_path):
+    (tmp_path / "m").write_text("here")
+    standing = override(tmp_path)
+    try:
+        assert "here" in render("m", {})
+    finally:
+        standing.restore()
+    assert templating.overlays() == ()
+
+
+def test_override_stays_in_its_thread(tmp_path):
+    seen = []
+    for enter in (override(tmp_path).__enter__, lambda: override(tmp_path)):
+        held = enter()
+        worker = threading.Thread(target=lambda: seen.append(templating.overlays()))
+        worker.start()
+        worker.join()
+        held.restore()
+    assert seen == [(), ()]
+
+
+def test_override_of_something_else_than_a_directory_is_an_error(tmp_path):
+    with pytest.raises(TemplateError, match="expected a directory"):
+        override(tmp_path / "none")
+
+
+def test_template_path_variable_comes_after_overrides(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "m").write_text(name)
+    monkeypatch.setenv("GEMMJIT_TEMPLATE_PATH", f"{tmp_path / 'a'}{os.pathsep} ")
+    assert templating.overlays() == (tmp_path / "a",)
+    assert render("m", {}).endswith("a\n")
+    with override(tmp_path / "b"):
+        assert render("m", {}).endswith("b\n")
+
+
+def test_br111_source_does_not_depend_on_the_process(tmp_path):
+    (tmp_path / "m").write_text(
+        "//% for k, v in table.items()\n${ k }=${ v }\n//% endfor\n${ x }\n"
+    )
+    (tmp_path / "other").write_text("${ y }")
+    program = (
+        "import sys\nfrom gemmjit.templating import override, render\n"
+        "with override(sys.argv[1]):\n"
+        "    if sys.argv[2] == 'busy':\n"
+        "        for i in range(5): render('other', {'y': i})\n"
+        "    sys.stdout.write(render('m', {'x': 1, 'table': {'b': 1, 'a': 2, 'c': 3}}))\n"
+    )
+    outputs = set()
+    for seed, history in (("0", "busy"), ("1", "idle"), ("random", "busy")):
+        outputs.add(
+            subprocess.run(
+                [sys.executable, "-c", program, str(tmp_path), history],
+                env={**os.environ, "PYTHONHASHSEED": seed},
+                capture_output=True,
+                check=True,
+            ).stdout
+        )
+    assert len(outputs) == 1
+
+
+def test_br106_an_edit_of_one_character_changes_the_source_whatever_its_time(folder, tmp_path):
+    before = render(folder("m", "int a = 1;"), {})
+    times = os.stat(tmp_path / "m")
+    after = render(folder("m", "int a = 2;"), {})
+    os.utime(tmp_path / "m", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert render("m", {}) == after != before
+
+
+@pytest.fixture
+def fresh_root():
+    template_paths.templates_root.cache_clear()
+    yield template_paths.templates_root
+    template_paths.templates_root.cache_clear()
+
+
+def _installed(tmp_path: Path, monkeypatch, pyproject: str | None) -> Path:
+    package = tmp_path / "site" / "gemmjit"
+    (package / "_templates").mkdir(parents=True)
+    (tmp_path / "site" / "templates").mkdir()
+    if pyproject is not None:
+        (tmp_path / "site" / "pyproject.toml").write_text(pyproject)
+    monkeypatch.setattr(template_paths, "files", lambda _: package)
+    return package
+
+
+def test_checkout_wins_over_packaged_copy(tmp_path, monkeypatch, fresh_root):
+    package = _installed(tmp_path, monkeypatch, '[project]\nname = "gemmjit"\n')
+    assert fresh_root() == package.parent / "templates"
+
+
+@pytest.mark.parametrize("pyproject", [None, '[project]\nname = "other"\n', "not toml ["])
+def test_foreign_templates_folder_is_never_taken(tmp_path, monkeypatch, fresh_root, pyproject):
+    package = _installed(tmp_path, monkeypatch, pyproject)
+    assert fresh_root() == package / "_templates"
+
+
+def test_lost_package_data_is_an_error_that_says_how_to_mend_it(tmp_path, monkeypatch, fresh_root):
+    package = _installed(tmp_path, monkeypatch, None)
+    (package / "_templates").rmdir()
+    with pytest.raises(TemplateError, match="--force-reinstall"):
+        fresh_root()
+
+
+def test_br137_templates_are_read_from_a_zipped_wheel(tmp_path, monkeypatch, fresh_root):
+    with zipfile.ZipFile(tmp_path / "wheel.zip", "w") as archive:
+        archive.writestr("gemmjit/_templates/kernels/z.cu.j2", "int z = ${ z };\n")
+    root = zipfile.Path(tmp_path / "wheel.zip", "gemmjit/")
+    monkeypatch.setattr(template_paths, "files", lambda _: root)
+    assert render("kernels/z.cu.j2", {"z": 7}) == '#line 1 "kernels/z.cu.j2"\nint z = 7;\n'
