@@ -1,0 +1,52 @@
+"""Logging, as a library should: silent, unless the application or ``GEMMJIT_LOG_LEVEL`` asks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import cache
+
+from gemmjit import env
+
+__all__ = ["logger", "warn_once"]
+
+_LEVELS = ("debug", "info", "warning", "error")
+_warned: set[tuple[str, ...]] = set()
+_lock = threading.Lock()
+
+
+@cache
+def logger(name: str) -> logging.Logger:
+    """Return the logger ``gemmjit.<name>``; the first call sets up the handlers."""
+    _set_up()
+    return logging.getLogger(f"gemmjit.{name}")
+
+
+@cache
+def _set_up() -> None:
+    root = logging.getLogger("gemmjit")
+    root.addHandler(logging.NullHandler())
+    level = env.get("GEMMJIT_LOG_LEVEL")
+    if level is None:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root.addHandler(handler)
+    known = level.lower() in _LEVELS
+    root.setLevel(level.upper() if known else logging.WARNING)
+    if not known:
+        root.warning(
+            "GEMMJIT_LOG_LEVEL: expected one of %s; got %r; logging warnings",
+            ", ".join(_LEVELS),
+            level,
+        )
+
+
+def warn_once(name: str, key: tuple[str, ...], message: str, *arguments: object) -> bool:
+    """Log a warning unless one with this key was logged before; return whether it was logged."""
+    with _lock:
+        if key in _warned:
+            return False
+        _warned.add(key)
+    logger(name).warning(message, *arguments)
+    return True

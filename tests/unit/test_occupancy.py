@@ -1,0 +1,68 @@
+"""Occupancy, against figures from the field and from the occupancy calculator's rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemmjit.arch import Arch
+from gemmjit.errors import InvalidConfigError, UnsupportedArchError
+from gemmjit.occupancy import occupancy
+
+
+@pytest.mark.parametrize(
+    ("registers", "threads", "smem_bytes", "arch", "blocks"),
+    [
+        (95, 256, 8 * 1024, "sm_90a", 2),
+        (64, 256, 8 * 1024, "sm_90a", 4),
+        (123, 288, 8 * 1024, "sm_90a", 1),
+        (94, 288, 8 * 1024, "sm_90a", 2),
+        (168, 384, 200 * 1024, "sm_90a", 1),
+        (32, 1024, 0, "sm_90a", 2),  # warps: 64 of them
+        (32, 1024, 0, "sm_86", 1),  # warps: 48 of them
+        (16, 32, 0, "sm_90a", 32),  # blocks
+        (16, 32, 0, "sm_86", 16),
+        (16, 32, 0, "sm_75", 16),
+        (32, 128, 113 * 1024, "sm_90a", 2),  # shared memory: 2 x (113 + 1) = 228 KiB
+        (32, 128, 113 * 1024 + 1, "sm_90a", 1),
+        (32, 128, 227 * 1024, "sm_90a", 1),
+        (32, 128, 227 * 1024 + 1, "sm_90a", 0),  # more than a block may have
+        (32, 128, 99 * 1024, "sm_120f", 1),
+        (32, 128, 99 * 1024 + 1, "sm_120f", 0),
+        (32, 128, 32 * 1024, "sm_75", 2),  # nothing is reserved on 7.5
+        (32, 1, 0, "sm_75", 16),
+    ],
+)
+def test_resident_blocks(registers, threads, smem_bytes, arch, blocks):
+    assert occupancy(registers, threads, smem_bytes, arch) == blocks
+
+
+def test_br067_too_many_registers_for_the_block_is_no_block():
+    assert occupancy(156, 512, 0, "sm_90a") == 0  # 156 x 512 = 79872 > 65536
+
+
+def test_numpy_integers_and_arch_objects_are_taken():
+    assert occupancy(np.int64(95), np.int32(256), np.int64(0), Arch(90, "a")) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ((0, 256, 0), "registers"),
+        ((256, 256, 0), "registers"),
+        ((95.0, 256, 0), "registers"),
+        ((True, 256, 0), "registers"),
+        ((95, 0, 0), "threads"),
+        ((95, 1025, 0), "threads"),
+        ((95, 256, -1), "smem_bytes"),
+        ((95, 256, "1"), "smem_bytes"),
+    ],
+)
+def test_numbers_out_of_range_are_named(arguments, name):
+    with pytest.raises(InvalidConfigError, match=f"^{name}: expected an integer .* got "):
+        occupancy(*arguments, "sm_90a")
+
+
+def test_unknown_architecture():
+    with pytest.raises(UnsupportedArchError, match="banana"):
+        occupancy(95, 256, 0, "banana")
