@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from operator import index
+from typing import SupportsIndex
 
 from gemmjit.arch import Arch
 from gemmjit.errors import InvalidConfigError
@@ -72,10 +73,11 @@ def occupancy(registers: int, threads: int, smem_bytes: int, arch: Arch | str) -
     return min(limits.max_blocks, limits.max_warps // warps, resident_warps // warps, by_smem)
 
 
-def _check(name: str, value: int, low: int, high: int | None) -> None:
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if whole and value >= low and (high is None or value <= high):
-        return
+def _check(name: str, value: object, low: int, high: int | None) -> None:
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        number = index(value)
+        if number >= low and (high is None or number <= high):
+            return
     wanted = f"an integer from {low} to {high}" if high else f"an integer of at least {low}"
     raise InvalidConfigError(f"{name}: expected {wanted}; got {value!r}")
 
