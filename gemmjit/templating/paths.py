@@ -20,7 +20,7 @@ from types import TracebackType
 from gemmjit import env
 from gemmjit.errors import TemplateError
 
-__all__ = ["overlays", "override", "read_template", "templates_root"]
+__all__ = ["overlays", "overridden", "override", "read_template", "templates_root"]
 
 _SCOPED: ContextVar[tuple[Path, ...]] = ContextVar("gemmjit_templates", default=())
 _STANDING = threading.local()  # what a plain call of override() left in force in this thread
@@ -123,6 +123,11 @@ class override:
 def _standing() -> tuple[Path, ...]:
     paths: tuple[Path, ...] = getattr(_STANDING, "paths", ())
     return paths
+
+
+def overridden() -> bool:
+    """Return whether an `override` is in force; cheap enough for every call."""
+    return bool(_SCOPED.get()) or bool(_standing())
 
 
 def overlays() -> tuple[Path, ...]:
