@@ -1,0 +1,126 @@
+"""One box between global and shared memory: runs on one side, places of their bytes on the other.
+
+A `BoxCopy` lists the contiguous runs of global memory that lie inside the tensor and, for each,
+the places in shared memory that hold them, swizzle included. It moves nothing across the machine:
+the caller reads or writes the runs (and checks their bounds); `BoxCopy.write_shared` and
+`BoxCopy.read_shared` do the shared side on a flat array.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmjit.tensormap import Swizzle
+
+__all__ = ["UNIT_TYPES", "BoxCopy", "Indices", "swizzled"]
+
+Indices = NDArray[np.intp]
+
+#: Types by which whole units are moved; complex128 is NumPy's only plain 16-byte type.
+UNIT_TYPES: dict[int, Any] = {
+    1: np.uint8,
+    2: np.uint16,
+    4: np.uint32,
+    8: np.uint64,
+    16: np.complex128,
+}
+
+
+def swizzled(address: Any, swizzle: Swizzle) -> Any:
+    """Return the place of a byte of shared memory under a swizzle.
+
+    Parameters
+    ----------
+    address : int or ndarray of int
+        Absolute shared address of the byte in the plain layout.
+    swizzle : Swizzle
+
+    Returns
+    -------
+    int or ndarray of int
+
+    Notes
+    -----
+    Chunks of 16, 32 or 64 bytes move within a line of 32, 64 or 128 bytes: the chunk's number is
+    XORed with the number of the 128-byte line (PTX ISA 5.5.7).
+    """
+    if swizzle is Swizzle.NONE:
+        return address
+    line = address >> 7
+    chunk = line & (swizzle.span // swizzle.atom - 1)
+    moved = address ^ (chunk * swizzle.atom)
+    if swizzle is Swizzle.BYTES_128_ATOM_32_FLIP_8:
+        moved = moved ^ ((line & 1) << 3)
+    return moved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoxCopy:
+    """One box between global and shared memory.
+
+    Attributes
+    ----------
+    runs : ndarray of int64, (runs,)
+        Global byte address of each contiguous run inside the tensor.
+    run_bytes : int
+        Bytes of each run.
+    unit : int
+        Bytes of the units in which shared memory is addressed: 1, 2, 4, 8 or 16.
+    shared : ndarray of intp, (runs, run_bytes // unit)
+        Shared address of each unit of each run, divided by ``unit``.
+    whole : ndarray of intp
+        The same for every unit of the box, inside the tensor or not.
+    fill : ndarray
+        What a load writes outside the tensor: one unit.
+    complete : bool
+        Whether the whole box is inside the tensor.
+    box_bytes : int
+        Bytes that complete on the mbarrier.
+    """
+
+    runs: NDArray[np.int64]
+    run_bytes: int
+    unit: int
+    shared: Indices
+    whole: Indices
+    fill: NDArray[Any]
+    complete: bool
+    box_bytes: int
+
+    @property
+    def shared_range(self) -> tuple[int, int]:
+        """First shared byte that the box touches, and the one after the last."""
+        return int(self.whole.min()) * self.unit, (int(self.whole.max()) + 1) * self.unit
+
+    def write_shared(self, smem: NDArray[np.uint8], data: NDArray[np.uint8], base: int = 0) -> None:
+        """Put a loaded box into shared memory, filling what lies outside the tensor.
+
+        Parameters
+        ----------
+        smem : ndarray of uint8, (bytes,), aligned to 16
+            Flat shared memory.
+        data : ndarray of uint8, (runs, run_bytes), C-contiguous
+            Contents of `runs`.
+        base : int
+            Position of shared address 0 in ``smem``, a multiple of 16.
+        """
+        units: NDArray[Any] = smem.view(UNIT_TYPES[self.unit])
+        offset = base // self.unit
+        if not self.complete:
+            units[self.whole + offset] = self.fill
+        if self.runs.size:
+            units[self.shared + offset] = data.view(units.dtype)
+
+    def read_shared(self, smem: NDArray[np.uint8], base: int = 0) -> NDArray[np.uint8]:
+        """Take from shared memory what a store writes to `runs`; see `write_shared`.
+
+        Returns
+        -------
+        ndarray of uint8, (runs, run_bytes)
+        """
+        units: NDArray[Any] = smem.view(UNIT_TYPES[self.unit])
+        return units[self.shared + base // self.unit].view(np.uint8)

@@ -1,0 +1,365 @@
+"""Tensor copies against an element-by-element copy and the swizzle tables of the PTX manual."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gemmjit.emulator import tensormap_object
+from gemmjit.emulator.box_copy import swizzled
+from gemmjit.emulator.faults import TensorMapFault
+from gemmjit.emulator.tma import check_map, gather4, load_box, scatter4, store_box
+from gemmjit.tensormap import ElementType, Fill, Interleave, Swizzle, TensorMap
+
+# PTX ISA 5.5.7: rows are 128-byte lines, entries are 16-byte chunks, patterns repeat.
+TABLES = {
+    Swizzle.NONE: ["01234567"],
+    Swizzle.BYTES_32: ["01234567", "10325476"],
+    Swizzle.BYTES_64: ["01234567", "10325476", "23016745", "32107654"],
+    Swizzle.BYTES_128: [
+        "01234567", "10325476", "23016745", "32107654",
+        "45670123", "54761032", "67452301", "76543210",
+    ],
+    Swizzle.BYTES_128_ATOM_32: ["01234567", "23016745", "45670123", "67452301"],
+    Swizzle.BYTES_128_ATOM_32_FLIP_8: ["01234567", "23016745", "45670123", "67452301"],
+    Swizzle.BYTES_128_ATOM_64: ["01234567", "45670123"],
+}  # fmt: skip
+
+
+def place(linear, swizzle):
+    """Shared address of a byte by the tables: where its chunk stands in its line."""
+    line, within = divmod(linear, 128)
+    chunk, byte = divmod(within, 16)
+    row = TABLES[swizzle][line % len(TABLES[swizzle])]
+    if swizzle is Swizzle.BYTES_128_ATOM_32_FLIP_8 and line % 2:
+        byte = (byte + 8) % 16
+    return line * 128 + row.index(str(chunk)) * 16 + byte
+
+
+@pytest.mark.parametrize("swizzle", Swizzle)
+def test_swizzles_are_the_manuals_tables(swizzle):
+    addresses = np.arange(4096)
+    expected = [place(a, swizzle) for a in addresses]
+    np.testing.assert_array_equal(swizzled(addresses, swizzle), expected)
+    assert swizzled(1234, swizzle) == expected[1234]
+
+
+def copy_by_element(t, memory, base, coordinates, smem, smem_address, store=False):
+    """Move one box, one byte at a time."""
+    size = t.element_type.bits // 8
+    counts = [-(-b // s) for b, s in zip(t.box, (1, *t.element_strides[1:]), strict=True)]
+    fill = bytes(size)
+    if t.fill is Fill.NAN:
+        fill = {2: b"\xff\x7f", 4: b"\xff\xff\xff\x7f", 8: b"\xff" * 7 + b"\x7f"}[size]
+    for index in itertools.product(*(range(n) for n in reversed(counts))):
+        index = index[::-1]
+        where, linear, scale, inside = base, 0, 1, True
+        for i, position in enumerate(index):
+            step = 1 if i == 0 else t.element_strides[i]
+            x = coordinates[i] + position * step
+            inside &= 0 <= x < t.dims[i]
+            where += x * (size if i == 0 else t.strides[i - 1])
+            linear += position * scale
+            scale *= counts[i]
+        for byte in range(size):
+            there = place(smem_address + linear * size + byte, t.swizzle)
+            if store:
+                if inside:
+                    memory[where + byte] = smem[there]
+            else:
+                smem[there] = memory[where + byte] if inside else fill[byte]
+
+
+def random_map(rng, element_type, rank, swizzle):
+    size = element_type.bits // 8
+    inner = swizzle.span // size if swizzle.span else 16 // size * int(rng.integers(1, 5))
+    dims = [
+        int(rng.integers(1, 2 * inner + 2)),
+        *(int(rng.integers(1, 6)) for _ in range(rank - 1)),
+    ]
+    stride, strides = (dims[0] * size + 15) // 16 * 16, []
+    for i in range(1, rank):
+        strides.append(stride + 16 * int(rng.integers(0, 3)))
+        stride = strides[-1] * dims[i]
+    return TensorMap(
+        element_type=element_type,
+        dims=tuple(dims),
+        strides=tuple(strides),
+        box=(inner, *(int(rng.integers(1, 8 - rank)) for _ in range(rank - 1))),
+        element_strides=(1, *(int(rng.choice([1, 1, 2, 3])) for _ in range(rank - 1))),
+        swizzle=swizzle,
+        fill=Fill(int(rng.integers(0, 2))) if element_type.is_float else Fill.ZERO,
+    )
+
+
+CASES = [
+    (element_type, rank, swizzle)
+    for element_type in (
+        ElementType.UINT8,
+        ElementType.BFLOAT16,
+        ElementType.INT32,
+        ElementType.FLOAT32,
+        ElementType.FLOAT64,
+    )
+    for rank in (1, 2, 3, 4, 5)
+    for swizzle in Swizzle
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0].name}-{c[1]}d-{c[2].name}")
+def test_loads_and_stores_move_the_same_bytes_as_one_by_one(case):
+    rng = np.random.default_rng(hash(tuple(int(x) for x in case)) % 2**32)
+    base = 256
+    for _ in range(4):
+        t = random_map(rng, *case)
+        check_map(t, base, "sm_100a")
+        memory = rng.integers(0, 256, 1 << 19, dtype=np.uint8)
+        smem = rng.integers(0, 256, 1 << 16, dtype=np.uint8)
+        smem_address = 128 * int(rng.integers(0, 20))
+        for start in ([0] * t.rank, [int(rng.integers(-6, 8)) for _ in range(t.rank)]):
+            box = load_box(t, base, start, smem_address)
+            data = memory[box.runs[:, None] + np.arange(box.run_bytes)]
+            loaded, expected = smem.copy(), smem.copy()
+            box.write_shared(loaded, data)
+            copy_by_element(t, memory, base, start, expected, smem_address)
+            np.testing.assert_array_equal(loaded, expected)
+            assert box.box_bytes == t.box_bytes
+            changed = np.flatnonzero(loaded != smem)
+            low, high = box.shared_range
+            assert low <= changed.min(initial=low)
+            assert changed.max(initial=low) < high
+            assert box.complete == all(
+                c >= 0 and c + (n - 1) * s < d
+                for c, n, s, d in zip(start, t.counts, t.element_strides, t.dims, strict=True)
+            )
+
+            start = [abs(c) for c in start]
+            box = store_box(t, base, start, smem_address)
+            stored, expected = memory.copy(), memory.copy()
+            stored[box.runs[:, None] + np.arange(box.run_bytes)] = box.read_shared(smem)
+            copy_by_element(t, expected, base, start, smem, smem_address, store=True)
+            np.testing.assert_array_equal(stored, expected)
+
+
+MATRIX = TensorMap(
+    element_type=ElementType.BFLOAT16,
+    dims=(100, 50),
+    strides=(208,),
+    box=(64, 8),
+    swizzle=Swizzle.BYTES_128,
+)
+
+
+def test_shared_memory_of_several_blocks():
+    memory = np.arange(2**14, dtype=np.uint32).view(np.uint8)
+    box = load_box(MATRIX, 0, (0, 0), 1024)
+    data = memory[box.runs[:, None] + np.arange(box.run_bytes)]
+    one, two = np.zeros(4096, np.uint8), np.zeros(8192, np.uint8)
+    box.write_shared(one, data)
+    box.write_shared(two, data, base=4096)
+    np.testing.assert_array_equal(two[4096:], one)
+    assert not two[:4096].any()
+    np.testing.assert_array_equal(box.read_shared(two, base=4096), data)
+
+
+def test_every_payload_of_a_unit_survives():
+    # 16-byte units move as complex numbers: signalling NaNs and negative zeros must stay bits.
+    octets = np.array([0x7FF0_0000_0000_0001, 1 << 63, 0xFFF4_0000_0000_0000, 1], np.uint64)
+    memory = np.tile(octets, 64).view(np.uint8)
+    t = replace(MATRIX, dims=(64, 8), strides=(128,))
+    box = load_box(t, 0, (0, 0), 0)
+    assert box.unit == 16
+    smem = np.zeros(1024, np.uint8)
+    box.write_shared(smem, memory[box.runs[:, None] + np.arange(128)])
+    expected = np.zeros(1024, np.uint8)
+    copy_by_element(t, memory, 0, (0, 0), expected, 0)
+    np.testing.assert_array_equal(smem, expected)
+
+
+@pytest.mark.parametrize(
+    ("element_type", "payload"), [(ElementType.U4X16_ALIGN16B, 8), (ElementType.U6X16_ALIGN16B, 12)]
+)
+@pytest.mark.parametrize("swizzle", [Swizzle.NONE, Swizzle.BYTES_128, Swizzle.BYTES_128_ATOM_32])
+def test_padded_types_leave_their_padding_alone(element_type, payload, swizzle):
+    row = payload * 8
+    t = TensorMap(
+        element_type=element_type, dims=(256, 5), strides=(2 * row,), box=(128, 4), swizzle=swizzle
+    )
+    check_map(t, 32, "sm_100a")
+    rng = np.random.default_rng(0)
+    memory = rng.integers(0, 256, 4096, dtype=np.uint8)
+    smem = np.full(1024, 0xAB, np.uint8)
+    box = load_box(t, 32, (128, 2), 0)
+    box.write_shared(smem, memory[box.runs[:, None] + np.arange(box.run_bytes)])
+    assert box.box_bytes == 4 * row
+    for r, chunk, byte in itertools.product(range(4), range(8), range(16)):
+        where = 32 + (r + 2) * 2 * row + row + chunk * payload + byte
+        inside = r + 2 < 5
+        expected = 0xAB if byte >= payload else memory[where] if inside else 0
+        assert smem[place(r * 128 + chunk * 16 + byte, swizzle)] == expected
+    with pytest.raises(TensorMapFault, match="coordinate 0: expected a multiple of 128"):
+        load_box(t, 32, (64, 0), 0)
+
+
+def test_packed_four_bit_elements():
+    t = TensorMap(element_type=ElementType.U4X16_ALIGN8B, dims=(90, 4), strides=(48,), box=(64, 2))
+    check_map(t, 16, "sm_100a")
+    memory = np.arange(256, dtype=np.uint8)
+    smem = np.full(64, 0xAB, np.uint8)
+    box = load_box(t, 16, (64, 1), 0)
+    box.write_shared(smem, memory[box.runs[:, None] + np.arange(box.run_bytes)])
+    for r in range(2):
+        start = 16 + 48 * (r + 1) + 32
+        np.testing.assert_array_equal(smem[32 * r : 32 * r + 13], memory[start : start + 13])
+        assert not smem[32 * r + 13 : 32 * r + 32].any()
+    with pytest.raises(TensorMapFault, match="multiple of 2"):
+        load_box(t, 16, (1, 0), 0)
+
+
+def test_gather_and_scatter_of_four_rows():
+    t = replace(MATRIX, box=(64, 1))
+    rng = np.random.default_rng(1)
+    memory = rng.integers(0, 256, 50 * 208, dtype=np.uint8)
+    rows = (3, 49, 50, -1)
+    smem, expected = np.full((2, 512), 0xAB, np.uint8)
+    box = gather4(t, 0, 48, rows, 0)
+    assert box.box_bytes == 4 * 128
+    assert not box.complete
+    box.write_shared(smem, memory[box.runs[:, None] + np.arange(box.run_bytes)])
+    for i, row in enumerate(rows):
+        single = np.zeros(512, np.uint8)
+        copy_by_element(t, memory, 0, (48, row), single, 0)  # line 0: not swizzled
+        for byte in range(128):
+            expected[place(128 * i + byte, t.swizzle)] = single[byte]
+    np.testing.assert_array_equal(smem, expected)
+
+    box = scatter4(t, 0, 48, (3, 49, 50, 7), 0)
+    stored = memory.copy()
+    stored[box.runs[:, None] + np.arange(box.run_bytes)] = box.read_shared(smem)
+    for i, row in enumerate((3, 49, 7)):
+        i = 3 if row == 7 else i
+        source = [smem[place(128 * i + byte, t.swizzle)] for byte in range(104)]
+        np.testing.assert_array_equal(stored[row * 208 + 96 : row * 208 + 200], source)
+    with pytest.raises(TensorMapFault, match="negative"):
+        scatter4(t, 0, 0, (0, 1, 2, -1), 0)
+    with pytest.raises(TensorMapFault, match=r"box\[1\] = 1"):
+        gather4(MATRIX, 0, 0, (0, 1, 2, 3), 0)
+    with pytest.raises(TensorMapFault, match="four rows"):
+        gather4(t, 0, 0, (0, 1), 0)
+
+
+def test_a_negative_start_faults_in_stores_only():
+    assert load_box(MATRIX, 0, (-8, 0), 0).runs.size == 8
+    for coordinates in ((-8, 0), (0, -1)):
+        with pytest.raises(TensorMapFault, match="negative"):
+            store_box(MATRIX, 0, coordinates, 0)
+    assert store_box(MATRIX, 0, (2000, 0), 0).runs.size == 0
+
+
+def test_what_is_not_allowed_is_a_fault():
+    with pytest.raises(TensorMapFault, match="multiple of 128"):
+        load_box(MATRIX, 0, (0, 0), 64)
+    with pytest.raises(TensorMapFault, match="2 coordinates"):
+        load_box(MATRIX, 0, (0,), 0)
+    with pytest.raises(TensorMapFault, match="can only be loaded"):
+        store_box(
+            replace(MATRIX, element_type=ElementType.U4X16_ALIGN16B, box=(128, 4)), 0, (0, 0), 0
+        )
+    with pytest.raises(TensorMapFault, match=r"strides\[0\].*base|base.*strides\[0\]"):
+        check_map(replace(MATRIX, strides=(200,)), 8, "sm_90a")
+    with pytest.raises(TensorMapFault, match="narrower"):
+        check_map(replace(MATRIX, box=(32, 8)), 0, "sm_90a")
+    interleaved = replace(
+        MATRIX, dims=(8, 8, 8), strides=(16, 128), box=(8, 8, 8), element_strides=(1, 1, 1),
+        interleave=Interleave.BYTES_16, swizzle=Swizzle.NONE,
+    )  # fmt: skip
+    with pytest.raises(TensorMapFault, match="interleaved"):
+        check_map(interleaved, 0, "sm_90a")
+
+
+# --- the 128-byte object -----------------------------------------------------------------------
+
+FIVE = TensorMap(
+    element_type=ElementType.FLOAT32,
+    dims=(2**32, 5, 6, 7, 8),
+    strides=(2**39, 80, 480, 3360),
+    box=(256, 1, 2, 1, 2),
+    element_strides=(1, 1, 2, 1, 8),
+    fill=Fill.NAN,
+)
+
+
+def test_objects_round_trip():
+    for t in (MATRIX, FIVE, *(replace(MATRIX, swizzle=s) for s in Swizzle)):
+        data = tensormap_object.encode(t, 0x7F12_3456_7890)
+        assert len(data) == 128
+        assert tensormap_object.decode(data) == (t, 0x7F12_3456_7890)
+
+
+def test_damaged_objects_are_found():
+    data = tensormap_object.encode(MATRIX, 4096)
+    other = tensormap_object.encode(replace(MATRIX, box=(64, 16)), 8192)
+    for broken, reason in (
+        (data[:64] + other[64:], "torn"),
+        (bytes(128), "unwritten"),
+        (b"\xff" * 128, "unwritten"),
+        (data[:100], "128 bytes"),
+    ):
+        with pytest.raises(TensorMapFault, match=reason):
+            tensormap_object.decode(broken)
+
+
+def test_fields_are_replaced_by_ptx_numbers():
+    data = tensormap_object.encode(MATRIX, 4096)
+    for field, value, ordinal, expected in (
+        ("global_dim", 77, 1, replace(MATRIX, dims=(100, 77))),
+        ("global_stride", 416, 0, replace(MATRIX, strides=(416,))),
+        ("box_dim", 16, 1, replace(MATRIX, box=(64, 16))),
+        ("element_stride", 2, 1, replace(MATRIX, element_strides=(1, 2))),
+        ("elemtype", 9, None, replace(MATRIX, element_type=ElementType.FLOAT64)),
+        ("elemtype", 10, None, replace(MATRIX, element_type=ElementType.BFLOAT16)),
+        ("elemtype", 8, None, replace(MATRIX, element_type=ElementType.FLOAT32_FTZ)),
+        ("elemtype", 6, None, replace(MATRIX, element_type=ElementType.FLOAT16)),
+        ("swizzle_mode", 2, None, replace(MATRIX, swizzle=Swizzle.BYTES_64)),
+        ("swizzle_atomicity", 3, None, replace(MATRIX, swizzle=Swizzle.BYTES_128_ATOM_64)),
+        ("interleave_layout", 1, None, replace(MATRIX, interleave=Interleave.BYTES_16)),
+        ("fill_mode", 1, None, replace(MATRIX, fill=Fill.NAN)),
+    ):
+        changed = tensormap_object.replace(data, field, value, ordinal)
+        assert tensormap_object.decode(changed) == (expected, 4096)
+    moved = tensormap_object.replace(data, "global_address", 0x7F00_0000_0010)
+    assert tensormap_object.decode(moved) == (MATRIX, 0x7F00_0000_0010)
+    third = tensormap_object.replace(data, "rank", 2)
+    for field, value in (("global_dim", 9), ("box_dim", 2), ("element_stride", 1)):
+        third = tensormap_object.replace(third, field, value, 2)
+    third = tensormap_object.replace(third, "global_stride", 20800, 1)
+    t, _ = tensormap_object.decode(third)
+    assert (t.dims, t.strides, t.box) == ((100, 50, 9), (208, 20800), (64, 8, 2))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "ordinal", "reason"),
+    [
+        ("global_dim", 1, 5, "ordinal"),
+        ("global_stride", 16, 4, "ordinal"),
+        ("box_dim", 1, None, "ordinal"),
+        ("box_dim", 2**16, 0, "does not fit"),
+        ("rank", 5, None, "0 to 4"),
+        ("elemtype", 16, None, "0 to 15"),
+        ("swizzle_mode", 4, None, "0 to 3"),
+        ("colour", 1, None, "expected one of"),
+    ],
+)
+def test_replacements_outside_the_manual_are_refused(field, value, ordinal, reason):
+    data = tensormap_object.encode(MATRIX, 0)
+    with pytest.raises(TensorMapFault, match=reason):
+        tensormap_object.replace(data, field, value, ordinal)
+
+
+def test_a_mode_without_that_atomicity_is_refused():
+    data = tensormap_object.encode(replace(MATRIX, swizzle=Swizzle.BYTES_128_ATOM_64), 0)
+    with pytest.raises(TensorMapFault, match="atomicity 3"):
+        tensormap_object.decode(tensormap_object.replace(data, "swizzle_mode", 1))
