@@ -1,1 +1,74 @@
-"""A JIT kernel toolkit for grouped GEMM."""
+"""A JIT kernel toolkit for grouped GEMM.
+
+``gemmjit.grouped_mm`` is the operator; `render`, `compile`, `templates.override` and
+`CompiledKernel` are the toolkit under it. Importing this module loads neither a driver nor a
+compiler, writes nothing and creates no CUDA context.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemmjit import offsets, schedule, templates, workloads
+    from gemmjit.build import CompiledKernel
+    from gemmjit.config import Config, SimtConfig, Sm80MmaConfig
+    from gemmjit.occupancy import occupancy
+    from gemmjit.offsets import check_offsets
+    from gemmjit.ops.grouped_mm import grouped_mm
+    from gemmjit.ops.toolkit import compile, prepare, render
+    from gemmjit.problem import Problem
+
+__version__ = "0.1.0"
+
+#: Public name -> module that defines it; resolved when first used, so that importing stays quick.
+_PUBLIC = {
+    "CompiledKernel": "gemmjit.build",
+    "Config": "gemmjit.config",
+    "Problem": "gemmjit.problem",
+    "SimtConfig": "gemmjit.config",
+    "Sm80MmaConfig": "gemmjit.config",
+    "check_offsets": "gemmjit.offsets",
+    "compile": "gemmjit.ops.toolkit",
+    "grouped_mm": "gemmjit.ops.grouped_mm",
+    "occupancy": "gemmjit.occupancy",
+    "prepare": "gemmjit.ops.toolkit",
+    "render": "gemmjit.ops.toolkit",
+}
+_MODULES = ("errors", "offsets", "schedule", "templates", "workloads")
+
+__all__ = [
+    "CompiledKernel",
+    "Config",
+    "Problem",
+    "SimtConfig",
+    "Sm80MmaConfig",
+    "__version__",
+    "check_offsets",
+    "compile",
+    "errors",
+    "grouped_mm",
+    "occupancy",
+    "offsets",
+    "prepare",
+    "render",
+    "schedule",
+    "templates",
+    "workloads",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(import_module(_PUBLIC[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"gemmjit.{name}")
+    else:
+        raise AttributeError(f"module 'gemmjit' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -16,9 +16,9 @@ from gemmjit.errors import InvalidDtypeError
 __all__ = ["BF16", "F16", "F32", "F64", "I32", "I64", "U8", "DType", "dtype_of"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type.
+    """One element type. Types are singletons: they compare, hash and pickle by identity.
 
     Attributes
     ----------
@@ -51,6 +51,9 @@ class DType:
     def numpy(self) -> np.dtype:
         """The NumPy dtype."""
         return np.dtype(self.numpy_type)
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return dtype_of, (self.name,)
 
     def __str__(self) -> str:
         return self.name

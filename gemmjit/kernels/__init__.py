@@ -2,6 +2,6 @@
 
 from gemmjit.kernels.kernel import Kernel, KernelSpec
 from gemmjit.kernels.registry import KERNELS, kernel
-from gemmjit.kernels.variant import Variant
+from gemmjit.variant import Variant
 
 __all__ = ["KERNELS", "Kernel", "KernelSpec", "Variant", "kernel"]

@@ -8,7 +8,7 @@ from gemmjit.arch import Arch
 from gemmjit.config import Config, SimtConfig
 from gemmjit.dtypes import BF16, F16, F32, DType
 from gemmjit.kernels.kernel import Kernel
-from gemmjit.kernels.variant import Variant
+from gemmjit.variant import Variant
 
 __all__ = ["K0"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import ClassVar
 from gemmjit.arch import Arch
 from gemmjit.config import Config
 from gemmjit.dtypes import DType
-from gemmjit.kernels.variant import Variant
+from gemmjit.variant import Variant
 
 __all__ = ["Kernel", "KernelSpec"]
 
@@ -74,6 +75,11 @@ class Kernel(ABC):
     @abstractmethod
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the configs that are tested, gated against spills and considered by selection."""
+
+    @property
+    def default_config(self) -> Config:
+        """The first of the shipped configs."""
+        return self.shipped_configs()[0]
 
     def variables(self, config: Config, variant: Variant, entry: str) -> dict[str, object]:
         """Return every variable of the template."""
@@ -145,6 +151,16 @@ class KernelSpec:
     def options(self) -> tuple[str, ...]:
         """NVRTC options beyond the standard ones."""
         return ()
+
+    @property
+    def prewarm_command(self) -> str:
+        """The command that compiles this kernel into the cache."""
+        config = json.dumps(self.config.to_dict(), separators=(",", ":"))
+        variant = json.dumps(self.variant.to_dict(), separators=(",", ":"))
+        return (
+            f"gemmjit prewarm --arch {self.target} --kernel {self.name} "
+            f"--config '{config}' --variant '{variant}'"
+        )
 
     @property
     def threads(self) -> int:

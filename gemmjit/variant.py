@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
-from gemmjit.dtypes import BF16, DType
+from gemmjit.dtypes import BF16, DType, dtype_of
+from gemmjit.errors import InvalidConfigError
 
 __all__ = ["Epilogue", "Form", "Schedule", "Variant"]
 
@@ -54,10 +56,43 @@ class Variant:
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields as a JSON-compatible mapping."""
-        values = asdict(self)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["in_dtype"] = self.in_dtype.name
         values["out_dtype"] = self.out_dtype.name
         return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Variant:
+        """Build a variant from a mapping; element types may be names.
+
+        Raises
+        ------
+        InvalidConfigError
+            If a name is unknown or a value is not one of those allowed.
+        """
+        given = dict(values)
+        known = {f.name: f for f in fields(cls)}
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise InvalidConfigError(
+                f"variant: unknown field {', '.join(unknown)}; there are {', '.join(known)}"
+            )
+        for name in ("in_dtype", "out_dtype"):
+            if name in given:
+                given[name] = dtype_of(given[name])
+        variant = cls(**given)
+        for name, allowed in _CHOICES.items():
+            if getattr(variant, name) not in allowed:
+                raise InvalidConfigError(
+                    f"variant: {name} must be one of {', '.join(map(str, allowed))}; "
+                    f"got {getattr(variant, name)!r}"
+                )
+        for name in ("shape_n", "shape_k"):
+            if type(getattr(variant, name)) is not int or getattr(variant, name) < 0:
+                raise InvalidConfigError(
+                    f"variant: {name} must be a whole number >= 0; got {getattr(variant, name)!r}"
+                )
+        return variant
 
     def __str__(self) -> str:
         a = ("k" if self.a_k_major else "m") + ("" if self.a_vector else "1")
@@ -69,3 +104,14 @@ class Variant:
         if self.shape_n or self.shape_k:
             parts.append(f"n{self.shape_n}k{self.shape_k}")
         return "_".join(parts)
+
+
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "form": get_args(Form),
+    "schedule": get_args(Schedule),
+    "epilogue": get_args(Epilogue),
+    **{
+        name: (False, True)
+        for name in ("a_k_major", "b_k_major", "a_vector", "b_vector", "d_paired")
+    },
+}

@@ -1,0 +1,149 @@
+"""Any array as one view: pointer, shape, strides, type, device. And the frameworks that make them.
+
+A `Frontend` knows one array framework. NumPy's lives here, the others register themselves when an
+array of theirs first appears, so that nothing is imported that the caller has not imported already.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from gemmjit.dtypes import DType, dtype_of
+from gemmjit.errors import InvalidDtypeError
+
+__all__ = ["CPU", "ArrayView", "Frontend", "frontend_of", "register"]
+
+#: Device number of host memory.
+CPU = -1
+
+
+class ArrayView(NamedTuple):
+    """What a kernel needs to know of an array.
+
+    Attributes
+    ----------
+    pointer : int
+        Address of the first element; 0 is possible for an array without elements.
+    shape, strides : tuple of int
+        Strides in elements.
+    dtype : DType
+    device : int
+        CUDA device number, or `CPU`.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    device: int
+
+    def byte_range(self) -> tuple[int, int]:
+        """Return the first byte and the byte past the last that the elements can touch."""
+        if 0 in self.shape:
+            return self.pointer, self.pointer
+        low = high = 0
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            reach = (size - 1) * stride
+            low += min(reach, 0)
+            high += max(reach, 0)
+        itemsize = self.dtype.itemsize
+        return self.pointer + low * itemsize, self.pointer + (high + 1) * itemsize
+
+
+class Frontend(ABC):
+    """One array framework.
+
+    Attributes
+    ----------
+    name : str
+        As it appears in messages.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def view(self, array: Any) -> ArrayView:
+        """Return the view of an array; never copies, never synchronises."""
+
+    @abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+        """Return a new C-contiguous array on the framework's current stream."""
+
+    @abstractmethod
+    def current_stream(self, device: int) -> int:
+        """Return the handle of the framework's current stream on a device."""
+
+    def check_differentiable(self, array: Any, argument: str) -> None:  # noqa: B027
+        """Raise if the array asks for a gradient that the call would not record."""
+
+
+class NumpyFrontend(Frontend):
+    """NumPy arrays in host memory."""
+
+    name: ClassVar = "numpy"
+
+    def view(self, array: Any) -> ArrayView:
+        """Return the view of a NumPy array."""
+        dtype = dtype_of(array.dtype)
+        itemsize = dtype.itemsize
+        if any(s % itemsize for s in array.strides):
+            raise InvalidDtypeError(
+                f"array: expected strides in whole elements of {itemsize} bytes; "
+                f"got {array.strides} bytes. Copy it with numpy.ascontiguousarray"
+            )
+        strides = tuple(s // itemsize for s in array.strides)
+        return ArrayView(array.ctypes.data, array.shape, strides, dtype, CPU)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+        """Return a new NumPy array."""
+        return np.empty(shape, dtype.numpy)
+
+    def current_stream(self, device: int) -> int:
+        """Return 0: host code has no streams."""
+        return 0
+
+
+_FRONTENDS: dict[type, Frontend] = {np.ndarray: NumpyFrontend()}
+_MODULES = {"cupy": "gemmjit.cuda.cupy_arrays", "torch": "gemmjit.integrations.torch"}
+
+
+def register(array_type: type, frontend: Frontend) -> None:
+    """Let `frontend` serve arrays of a type."""
+    _FRONTENDS[array_type] = frontend
+
+
+def frontend_of(array: Any, argument: str) -> Frontend:
+    """Return the framework that an array belongs to.
+
+    Parameters
+    ----------
+    array : numpy.ndarray, cupy.ndarray or torch.Tensor
+    argument : str
+        Its name in the call, for the message.
+
+    Raises
+    ------
+    InvalidDtypeError
+        If the type is not an array that gemmjit knows.
+    """
+    found = _FRONTENDS.get(type(array))
+    return found if found is not None else _find(array, argument)
+
+
+def _find(array: Any, argument: str) -> Frontend:
+    for base in type(array).__mro__:
+        root = base.__module__.partition(".")[0]
+        if base not in _FRONTENDS and root in _MODULES:
+            importlib.import_module(_MODULES[root])
+        if base in _FRONTENDS:
+            _FRONTENDS[type(array)] = _FRONTENDS[base]
+            return _FRONTENDS[base]
+    kind = f"{type(array).__module__}.{type(array).__qualname__}"
+    raise InvalidDtypeError(
+        f"{argument}: expected a NumPy, CuPy or torch array; got {kind}. "
+        "Convert it without a copy through DLPack: cupy.from_dlpack or torch.from_dlpack"
+    )

@@ -1,0 +1,197 @@
+"""Which rules a config must obey, and which variant of a kernel a problem needs.
+
+Every rule is stated once, here, and answers with a reason; selection, the command line, errors and
+tests all ask this module. Templates repeat the ones that they rely on as ``static_assert``.
+"""
+
+from __future__ import annotations
+
+from gemmjit.arch import Arch
+from gemmjit.config import Config, SimtConfig, Sm80MmaConfig
+from gemmjit.errors import InvalidConfigError
+from gemmjit.kernels import Kernel, Variant
+from gemmjit.problem import Problem
+
+__all__ = ["require", "variant_for", "violations"]
+
+_MAX_THREADS = 1024
+
+
+def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> list[str]:
+    """Return every rule that a kernel, tile and architecture break together; empty if none.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    config : Config
+        Tile, of the kernel's config type.
+    variant : Variant
+        Types, layouts and schedule.
+    arch : Arch
+        Compilation target.
+
+    Returns
+    -------
+    list of str
+        Reasons, each with what was expected and what was given.
+    """
+    if type(config) is not kernel.config_type:
+        return [
+            f"config: {kernel.name} takes a {kernel.config_type.__name__}; "
+            f"got a {type(config).__name__}"
+        ]
+    reasons = []
+    if arch.number < kernel.min_arch.number:
+        reasons.append(
+            f"arch: {kernel.name} ({kernel.title}) needs {kernel.min_arch} or newer; got {arch}"
+        )
+    if kernel.accelerated and not arch.suffix:
+        reasons.append(f"arch: {kernel.name} needs a target such as {arch}a; got {arch}")
+    for name, dtype, allowed in (
+        ("in_dtype", variant.in_dtype, kernel.in_dtypes),
+        ("out_dtype", variant.out_dtype, kernel.out_dtypes),
+    ):
+        if dtype not in allowed:
+            names = ", ".join(d.name for d in allowed)
+            reasons.append(f"{name}: {kernel.name} takes {names}; got {dtype}")
+    if config.specialize not in ("", "nk"):
+        reasons.append(f"specialize: expected '' or 'nk'; got {config.specialize!r}")
+    reasons += _ROWS[type(config)](config)
+    if reasons:
+        return reasons
+    threads = kernel.threads(config)
+    limits = arch.limits
+    if (
+        not 1
+        <= config.min_blocks_per_sm
+        <= min(limits.max_blocks, limits.max_warps * 32 // threads)
+    ):
+        reasons.append(
+            f"min_blocks_per_sm: {threads} threads a block leave room for 1 to "
+            f"{min(limits.max_blocks, limits.max_warps * 32 // threads)} blocks on {arch}; "
+            f"got {config.min_blocks_per_sm}"
+        )
+    smem = kernel.smem_bytes(config, variant) + kernel.static_smem_bytes(config, variant)
+    if smem > limits.smem_per_block:
+        reasons.append(
+            f"shared memory: {config} needs {smem} bytes a block; "
+            f"{arch} allows {limits.smem_per_block}. Use a smaller tile or fewer stages"
+        )
+    return reasons
+
+
+def require(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> None:
+    """Raise for a config that breaks a rule.
+
+    Raises
+    ------
+    InvalidConfigError
+        With every reason of `violations`.
+    """
+    reasons = violations(kernel, config, variant, arch)
+    if reasons:
+        raise InvalidConfigError(f"{kernel.name} cannot be built: " + "; ".join(reasons))
+
+
+def variant_for(problem: Problem, kernel: Kernel, config: Config) -> Variant:
+    """Return the variant of a kernel that a problem needs.
+
+    An operand is loaded in vectors if one of its dimensions is contiguous, and every vector that a
+    tile can start at lies on the vector's alignment. The ragged dimension starts anywhere, so it
+    must not be the contiguous one.
+    """
+    s = problem.strides
+    ragged_m = problem.form == "ragged_m"
+    a_k_major = _is_k_major(s.am, s.ak)
+    b_k_major = _is_k_major(s.bn, s.bk)
+    elements = kernel.vector_elements(problem.in_dtype)
+    a_outer, a_inner = (s.am, s.ak) if a_k_major else (s.ak, s.am)
+    b_outer, b_inner = (s.bn, s.bk) if b_k_major else (s.bk, s.bn)
+    vector_bytes = elements * problem.in_dtype.itemsize
+    a_vector = (
+        a_inner == 1
+        and a_outer % elements == 0
+        and problem.a_alignment % vector_bytes == 0
+        and a_k_major == ragged_m
+    )
+    b_vector = (
+        b_inner == 1
+        and b_outer % elements == 0
+        and s.bg % elements == 0
+        and problem.b_alignment % vector_bytes == 0
+        and (ragged_m or not b_k_major)
+    )
+    d_paired = (
+        s.dn == 1
+        and s.dm % 2 == 0
+        and s.dg % 2 == 0
+        and problem.d_alignment % min(2 * problem.out_dtype.itemsize, 16) == 0
+    )
+    baked = config.specialize == "nk"
+    return Variant(
+        form=problem.form,
+        in_dtype=problem.in_dtype,
+        out_dtype=problem.out_dtype,
+        a_k_major=a_k_major,
+        b_k_major=b_k_major,
+        a_vector=a_vector,
+        b_vector=b_vector,
+        d_paired=d_paired,
+        schedule=problem.schedule if ragged_m else "scan",
+        epilogue=problem.epilogue,
+        shape_n=problem.n if baked else 0,
+        shape_k=problem.k if baked and ragged_m else 0,
+    )
+
+
+def _is_k_major(stride_mn: int, stride_k: int) -> bool:
+    """Return the memory order of an operand; without a contiguous dimension, the closer one."""
+    if stride_k == 1 or stride_mn == 1:
+        return stride_k == 1
+    return abs(stride_k) <= abs(stride_mn)
+
+
+def _simt(config: Config) -> list[str]:
+    assert isinstance(config, SimtConfig)
+    reasons = []
+    for name in ("block_m", "block_n"):
+        value = getattr(config, name)
+        if value not in (32, 64, 128):
+            reasons.append(f"{name}: k0 takes 32, 64 or 128; got {value}")
+    if config.block_k not in (8, 16, 32):
+        reasons.append(f"block_k: k0 takes 8, 16 or 32; got {config.block_k}")
+    if config.pad not in (0, 4, 8):
+        reasons.append(f"pad: k0 takes 0, 4 or 8 elements; got {config.pad}")
+    if not reasons:
+        threads = config.block_m * config.block_n // 16
+        if not 32 <= threads <= _MAX_THREADS:
+            reasons.append(f"block: {config} makes {threads} threads; k0 takes 32 to 1024")
+        for name in ("block_m", "block_n"):
+            if getattr(config, name) * config.block_k % (4 * threads):
+                reasons.append(
+                    f"{name}: {threads} threads must move a slice of {getattr(config, name)} x "
+                    f"{config.block_k} in whole vectors of 4"
+                )
+    return reasons
+
+
+def _sm80_mma(config: Config) -> list[str]:
+    assert isinstance(config, Sm80MmaConfig)
+    reasons = []
+    if config.block_m not in (32, 64, 128, 256):
+        reasons.append(f"block_m: k1 takes 32, 64, 128 or 256; got {config.block_m}")
+    if config.block_n not in (64, 128, 256):
+        reasons.append(f"block_n: k1 takes 64, 128 or 256; got {config.block_n}")
+    if config.block_k not in (16, 32, 64):
+        reasons.append(f"block_k: k1 takes 16, 32 or 64; got {config.block_k}")
+    if not 2 <= config.num_stages <= 8:
+        reasons.append(f"num_stages: k1 takes 2 to 8; got {config.num_stages}")
+    if config.pad not in (0, 8, 16):
+        reasons.append(f"pad: k1 takes 0, 8 or 16 elements; got {config.pad}")
+    if config.block_m * config.block_n > 128 * 256:
+        reasons.append(f"block: k1 keeps the tile in registers, at most 128 x 256; got {config}")
+    return reasons
+
+
+#: One row of rules per config type.
+_ROWS = {SimtConfig: _simt, Sm80MmaConfig: _sm80_mma}

@@ -1,0 +1,1 @@
+"""The executor on a GPU: driver, devices, loaded kernels, launches."""

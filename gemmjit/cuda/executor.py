@@ -1,0 +1,188 @@
+"""Runs plans on a GPU: binds addresses to packed arguments and launches, in order, on a stream."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gemmjit.arrays import Frontend
+from gemmjit.cuda.device import current
+from gemmjit.cuda.driver import check, driver
+from gemmjit.cuda.library import is_loaded, load
+from gemmjit.cuda.packing import PackedArguments, pack
+from gemmjit.dtypes import U8
+from gemmjit.errors import CaptureError, InvalidProblemError, LaunchError
+from gemmjit.plan import Launch, Plan, Workspace
+
+__all__ = ["BoundPlan", "is_capturing", "order_streams", "stream_handle"]
+
+
+class BoundPlan:
+    """A plan made ready for one device: kernels loaded, arguments packed but for addresses.
+
+    Parameters
+    ----------
+    plan : Plan
+    ordinal : int
+        Device of the operands.
+    """
+
+    def __init__(self, plan: Plan, ordinal: int) -> None:
+        self.plan = plan
+        self.ordinal = ordinal
+        self._api = driver()
+        with current(ordinal):
+            self._launches = [_BoundLaunch(launch, ordinal) for launch in plan.launches]
+
+    def run(self, addresses: Mapping[str, int], stream: int, frontend: Frontend) -> Sequence[Any]:
+        """Launch everything, asynchronously.
+
+        Parameters
+        ----------
+        addresses : mapping of str to int
+            Device address of each operand; a missing one is null.
+        stream : int
+            Stream handle.
+        frontend : Frontend
+            Whose pool the workspaces come from.
+
+        Returns
+        -------
+        sequence
+            The workspaces; the framework may reuse them in stream order once they are dropped.
+        """
+        status, active = self._api.cuCtxGetDevice()
+        if status.value == 0 and int(active) == self.ordinal:
+            return self._run(addresses, stream, frontend)
+        with current(self.ordinal):
+            return self._run(addresses, stream, frontend)
+
+    def _run(self, addresses: Mapping[str, int], stream: int, frontend: Frontend) -> Sequence[Any]:
+        if not self.plan.workspaces:
+            for launch in self._launches:
+                launch.run(addresses, stream)
+            return ()
+        held = []
+        bound = dict(addresses)
+        for workspace in self.plan.workspaces:
+            array = frontend.empty((workspace.nbytes + workspace.alignment,), U8, self.ordinal)
+            held.append(array)
+            base = frontend.view(array).pointer
+            bound[workspace.name] = -(-base // workspace.alignment) * workspace.alignment
+            self._fill(workspace, bound[workspace.name], stream)
+        for launch in self._launches:
+            launch.run(bound, stream)
+        return held
+
+    def _fill(self, workspace: Workspace, address: int, stream: int) -> None:
+        if workspace.contents is not None:
+            if is_capturing(stream):
+                raise CaptureError(
+                    "offs: offsets on the host cannot be captured into a CUDA graph, their values "
+                    "would be frozen. Pass offs as an array on the device"
+                )
+            source = np.ascontiguousarray(workspace.contents)
+            check(
+                self._api.cuMemcpyHtoDAsync(address, source.ctypes.data, source.nbytes, stream),
+                f"copy of workspace {workspace.name}",
+            )
+        elif workspace.zeroed:
+            check(
+                self._api.cuMemsetD8Async(address, 0, workspace.nbytes, stream),
+                f"clearing of workspace {workspace.name}",
+            )
+
+
+class _Arguments(threading.local):
+    """The packed arguments of one launch, one copy per thread, with an address cell per slot."""
+
+    def __init__(self, packed: PackedArguments) -> None:
+        self.buffer = ctypes.create_string_buffer(packed.image, max(len(packed.image), 1))
+        base = ctypes.addressof(self.buffer)
+        self.table = (ctypes.c_void_p * max(len(packed.starts), 1))(
+            *(base + start for start in packed.starts)
+        )
+        self.table_address = ctypes.addressof(self.table)
+        self.cells = [
+            (ctypes.c_uint64.from_buffer(self.buffer, slot.offset), slot.name, slot.displacement)
+            for slot in packed.slots
+        ]
+
+
+class _BoundLaunch:
+    """One launch with its handle and packed arguments."""
+
+    def __init__(self, launch: Launch, ordinal: int) -> None:
+        if launch.cluster != (1, 1, 1) or launch.attributes.cooperative:
+            raise LaunchError("launch: clusters and cooperative launches are not served yet")
+        self._launch = launch
+        self._handle = load(launch.kernel, ordinal)
+        self._arguments = _Arguments(pack(launch.arguments))
+        self._shape = (*launch.grid, *launch.block, launch.smem_bytes)
+        self._call = driver().cuLaunchKernel
+
+    def run(self, addresses: Mapping[str, int], stream: int) -> None:
+        arguments = self._arguments
+        for cell, name, displacement in arguments.cells:
+            cell.value = addresses.get(name, 0) + displacement
+        (status,) = self._call(self._handle, *self._shape, stream, arguments.table_address, 0)
+        if status:
+            self._refused(status)
+
+    def _refused(self, status: Any) -> None:
+        launch = self._launch
+        check(
+            (status,),
+            f"launch of {launch.kernel.entry} with grid {launch.grid}, block {launch.block}, "
+            f"{launch.smem_bytes} bytes of dynamic shared memory",
+        )
+
+
+def ready(plan: Plan, ordinal: int) -> bool:
+    """Return whether binding the plan would load nothing into the driver."""
+    return all(is_loaded(launch.kernel, ordinal) for launch in plan.launches)
+
+
+def is_capturing(stream: int) -> bool:
+    """Return whether a stream is being captured into a CUDA graph."""
+    api = driver()
+    state = check(api.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
+    return bool(state != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
+def stream_handle(stream: Any) -> int:
+    """Return the handle behind an int, or an object that follows ``__cuda_stream__``.
+
+    Raises
+    ------
+    InvalidProblemError
+        If it is no stream.
+    """
+    if isinstance(stream, int):
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    raise InvalidProblemError(
+        f"stream: expected a handle or an object with __cuda_stream__; got {type(stream).__name__}"
+    )
+
+
+def order_streams(first: int, then: int, ordinal: int) -> None:
+    """Make a stream wait for what another has been given so far, without the host waiting."""
+    api = driver()
+    with current(ordinal):
+        flags = api.CUevent_flags.CU_EVENT_DISABLE_TIMING
+        event = check(api.cuEventCreate(flags), "cuEventCreate")
+        try:
+            check(api.cuEventRecord(event, first), "cuEventRecord")
+            check(api.cuStreamWaitEvent(then, event, 0), "cuStreamWaitEvent")
+        finally:
+            check(api.cuEventDestroy(event), "cuEventDestroy")

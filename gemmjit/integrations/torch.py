@@ -1,0 +1,73 @@
+"""torch tensors. Imported when the first one appears; the only module that imports torch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from gemmjit.arrays import CPU, ArrayView, Frontend, register
+from gemmjit.dtypes import BF16, F16, F32, F64, I32, I64, U8, DType
+from gemmjit.errors import InvalidDtypeError, InvalidProblemError
+
+__all__ = ["TorchFrontend"]
+
+_FROM_TORCH: dict[Any, DType] = {
+    torch.bfloat16: BF16,
+    torch.float16: F16,
+    torch.float32: F32,
+    torch.float64: F64,
+    torch.int32: I32,
+    torch.int64: I64,
+    torch.uint8: U8,
+}
+_TO_TORCH = {ours: theirs for theirs, ours in _FROM_TORCH.items()}
+
+
+class TorchFrontend(Frontend):
+    """torch tensors, on the GPU or the CPU, on torch's current stream."""
+
+    name: ClassVar = "torch"
+
+    def __init__(self) -> None:
+        # The raw handle costs 0.1 us; building a Stream object for it costs more than a launch.
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._raw_stream = raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
+        self._devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+        self._cpu = torch.device("cpu")
+
+    def view(self, array: Any) -> ArrayView:
+        """Return the view of a tensor."""
+        dtype = _FROM_TORCH.get(array.dtype)
+        if dtype is None:
+            raise InvalidDtypeError(
+                f"array: expected one of {', '.join(str(t) for t in _FROM_TORCH)}; "
+                f"got {array.dtype}"
+            )
+        where = array.get_device() if array.is_cuda else CPU
+        if where == CPU and array.device.type != "cpu":
+            raise InvalidProblemError(
+                f"array: expected a tensor on a CUDA device or the CPU; got {array.device}"
+            )
+        return ArrayView(array.data_ptr(), tuple(array.shape), array.stride(), dtype, where)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+        """Return a new tensor from torch's caching allocator."""
+        where = self._cpu if device == CPU else self._devices[device]
+        return torch.empty(shape, dtype=_TO_TORCH[dtype], device=where)
+
+    def current_stream(self, device: int) -> int:
+        """Return the handle of torch's current stream."""
+        return int(self._raw_stream(device)) if device != CPU else 0
+
+    def check_differentiable(self, array: Any, argument: str) -> None:
+        """Raise for a tensor that asks for a gradient."""
+        if array.requires_grad and torch.is_grad_enabled():
+            raise InvalidProblemError(
+                f"{argument}: expected a tensor without requires_grad; gradients of grouped_mm "
+                f"are not recorded yet. Pass {argument}.detach(), or call under torch.no_grad(), "
+                "and compute dgrad and wgrad with grouped_mm"
+            )
+
+
+register(torch.Tensor, TorchFrontend())

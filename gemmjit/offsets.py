@@ -1,0 +1,156 @@
+"""Offsets of groups: converters between the ways to describe a grouping, and their check.
+
+``offs (G,)`` holds inclusive end offsets: group g owns the rows ``offs[g-1]`` to ``offs[g]``, the
+first group starts at 0. Converters call the array's own methods, so the data stays on its device
+and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmjit.errors import InvalidProblemError
+
+__all__ = [
+    "check_offsets",
+    "from_group_sizes",
+    "from_indptr",
+    "from_row_ids",
+    "to_group_sizes",
+    "to_host",
+]
+
+
+def from_group_sizes(group_sizes: Any) -> Any:
+    """Return end offsets for rows per group.
+
+    Parameters
+    ----------
+    group_sizes : array of int, shape (G,)
+        NumPy, CuPy or torch.
+
+    Returns
+    -------
+    array of int32, shape (G,)
+        Same framework, same device.
+    """
+    return _as_int32(_as_array(group_sizes, "group_sizes").cumsum(0))
+
+
+def from_indptr(indptr: Any) -> Any:
+    """Return end offsets for row pointers with a leading zero, shape ``(G + 1,)``."""
+    return _as_int32(_as_array(indptr, "indptr")[1:])
+
+
+def from_row_ids(row_ids: Any, num_groups: int) -> Any:
+    """Return end offsets for the group number of each row.
+
+    Rows must be sorted by group. Numbers outside ``[0, num_groups)`` count as rows of no group and
+    must lie behind all others.
+
+    Parameters
+    ----------
+    row_ids : array of int, shape (M,)
+    num_groups : int
+
+    Returns
+    -------
+    array of int32, shape (G,)
+    """
+    ids = _as_array(row_ids, "row_ids")
+    if num_groups < 0:
+        raise InvalidProblemError(f"num_groups: expected a number >= 0; got {num_groups}")
+    # Comparing with every group needs no scatter and no host round trip, on any framework.
+    groups = _arange_like(ids, num_groups)
+    member = (ids[:, None] <= groups[None, :]) & (ids[:, None] >= 0)
+    return _as_int32(member.sum(0))
+
+
+def to_group_sizes(offs: Any) -> Any:
+    """Return rows per group for end offsets."""
+    ends = _as_array(offs, "offs")
+    sizes = ends + 0  # a copy, on any framework
+    sizes[1:] -= ends[:-1]
+    return _as_int32(sizes)
+
+
+def check_offsets(offs: Any, rows: int) -> None:
+    """Validate offsets, reading them back from the device if they are there.
+
+    Parameters
+    ----------
+    offs : array of int or sequence of int, shape (G,)
+    rows : int
+        Length of the ragged dimension.
+
+    Raises
+    ------
+    InvalidProblemError
+        If an offset is negative, smaller than the one before, or larger than `rows`.
+    """
+    validate(to_host(offs), rows)
+
+
+def validate(ends: npt.NDArray[np.int64], rows: int) -> None:
+    """Raise for end offsets that do not describe a grouping of `rows` rows."""
+    if ends.size == 0:
+        return
+    steps = np.diff(ends, prepend=0)
+    if steps.min() < 0:
+        at = int(steps.argmin())
+        before = int(ends[at - 1]) if at else 0
+        raise InvalidProblemError(
+            f"offs: expected end offsets that never fall, from 0 on; got offs[{at}] = "
+            f"{int(ends[at])} after {before}. For rows per group, convert with "
+            "gemmjit.offsets.from_group_sizes"
+        )
+    if ends[-1] > rows:
+        at = int(np.argmax(ends > rows))
+        raise InvalidProblemError(
+            f"offs: expected offsets up to {rows}, the length of the ragged dimension; "
+            f"got offs[{at}] = {int(ends[at])}"
+        )
+
+
+def to_host(offs: Any) -> npt.NDArray[np.int64]:
+    """Return offsets as a NumPy array; waits for the device if they are there."""
+    if hasattr(offs, "detach"):  # torch
+        offs = offs.detach().cpu().numpy()
+    elif hasattr(offs, "get"):  # CuPy
+        offs = offs.get()
+    array = np.asarray(offs)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidProblemError(
+            f"offs: expected one dimension of whole numbers; got shape {array.shape} "
+            f"of {array.dtype}"
+        )
+    return array.astype(np.int64)
+
+
+def _as_array(value: Any, name: str) -> Any:
+    array = np.asarray(value) if isinstance(value, Sequence) else value
+    if getattr(array, "ndim", None) != 1:
+        raise InvalidProblemError(
+            f"{name}: expected an array of one dimension; got {type(value).__name__} of shape "
+            f"{tuple(getattr(array, 'shape', ()))}"
+        )
+    return array
+
+
+def _as_int32(array: Any) -> Any:
+    return array.int() if hasattr(array, "detach") else array.astype(np.int32)
+
+
+def _arange_like(array: Any, count: int) -> Any:
+    """Return 0 to count - 1 beside `array`."""
+    if hasattr(array, "new_ones"):  # torch
+        return array.new_ones(count).cumsum(0) - 1
+    if hasattr(array, "get"):  # CuPy
+        import cupy
+
+        return cupy.arange(count, dtype=array.dtype)
+    return np.arange(count, dtype=array.dtype)

@@ -1,0 +1,1 @@
+"""Operators on arrays: validate, choose, plan, hand to an executor."""

@@ -1,0 +1,89 @@
+"""The same call on arrays in host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmjit import env, reference
+from gemmjit.arrays import CPU, ArrayView, Frontend
+from gemmjit.config import Config
+from gemmjit.dtypes import I32
+from gemmjit.errors import InvalidProblemError
+from gemmjit.ops.dispatch import LadderKernel, default_arch, spec_for, spec_with
+from gemmjit.ops.validation import host_group_sizes, problem_of, result_shape
+from gemmjit.problem import Problem
+
+__all__ = ["run_on_cpu"]
+
+_log = logging.getLogger("gemmjit.ops")
+
+
+def run_on_cpu(
+    frontend: Frontend,
+    a: ArrayView,
+    b: ArrayView,
+    offs: Any,
+    out: Any,
+    o: ArrayView | None,
+    out_dtype: Any,
+    accumulate: bool,
+    config: Config | str | None,
+    kernel: LadderKernel | None = None,
+) -> Any:
+    """Run `grouped_mm` on NumPy arrays or torch tensors in host memory.
+
+    Parameters are those of the call, with the views of its arrays. Offsets are validated; offsets
+    in an array count as device offsets in the choice of the schedule, so that both schedules can be
+    tried without a GPU.
+    """
+    rows = a.shape[0] if len(b.shape) == 3 else a.shape[-1]
+    sizes = host_group_sizes(offs, rows)
+    ends = np.cumsum(sizes).astype(np.int32)
+    f = None
+    if not isinstance(offs, list | tuple):
+        f = ArrayView(ends.ctypes.data, ends.shape, (1,), I32, CPU)
+    problem = problem_of(a, b, f, len(sizes), o, out_dtype, accumulate)
+    shape = result_shape(problem.form, a.shape, b.shape, len(sizes))
+    # A config that could not run on the target is refused here too, whatever executes it.
+    if kernel is not None:
+        if f is None:
+            problem = replace(problem, schedule=kernel.spec.variant.schedule)
+        spec_with(problem, kernel)
+    else:
+        spec_for(problem, default_arch(), config)
+    if o is None:
+        out = frontend.empty(shape, problem.out_dtype, CPU)
+        o = frontend.view(out)
+    if not problem.is_empty:
+        _execute(problem, _ndarray(a), _ndarray(b), _ndarray(o), sizes)
+    return out
+
+
+def _execute(problem: Problem, a: Any, b: Any, out: Any, sizes: npt.NDArray[np.int64]) -> None:
+    asked = env.get("GEMMJIT_EXECUTOR") or "auto"
+    if asked not in ("auto", "reference"):
+        raise InvalidProblemError(f"GEMMJIT_EXECUTOR: expected auto or reference; got {asked!r}")
+    reference.run(problem, a, b, sizes, out)
+
+
+def _ndarray(view: ArrayView) -> npt.NDArray[Any]:
+    """Return a NumPy array over the memory of a view."""
+    low, high = view.byte_range()
+    if low == high:
+        return np.empty(view.shape, view.dtype.numpy)
+    itemsize = view.dtype.itemsize
+    raw = (ctypes.c_char * (high - low)).from_address(low)
+    array: npt.NDArray[Any] = np.ndarray(
+        view.shape,
+        view.dtype.numpy,
+        buffer=raw,
+        offset=view.pointer - low,
+        strides=tuple(s * itemsize for s in view.strides),
+    )
+    return array

@@ -1,0 +1,166 @@
+"""From a problem to something that can be called again: kernel chosen, built, planned, bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmjit import env
+from gemmjit.arch import DEFAULT_ARCH, Arch, targets_for
+from gemmjit.build import CompiledKernel, build
+from gemmjit.config import Config
+from gemmjit.constraints import require, variant_for
+from gemmjit.errors import InvalidConfigError
+from gemmjit.kernels import KERNELS, Kernel, KernelSpec, kernel
+from gemmjit.occupancy import occupancy
+from gemmjit.ops.planning import plan_ladder
+from gemmjit.plan import Plan
+from gemmjit.problem import Problem
+from gemmjit.selection import choose
+
+__all__ = ["LadderKernel", "default_arch", "plan_for", "resolve", "spec_for", "spec_with"]
+
+
+@dataclass(frozen=True)
+class LadderKernel(CompiledKernel):
+    """A compiled kernel that knows what it was compiled from.
+
+    Attributes
+    ----------
+    spec : KernelSpec
+        Kernel, tile, variant and target.
+    """
+
+    spec: KernelSpec
+
+
+def default_arch() -> Arch:
+    """Return the architecture for work without a device: GEMMJIT_ARCH, else sm_90a."""
+    return Arch.parse(env.get("GEMMJIT_ARCH") or DEFAULT_ARCH)
+
+
+def resolve(problem: Problem, arch: Arch, config: Config | str | None) -> tuple[Kernel, Config]:
+    """Return the kernel and tile: the caller's config, or the default choice.
+
+    Raises
+    ------
+    InvalidConfigError
+        If `config` is neither a config nor the name of a kernel.
+    """
+    if config is None:
+        return choose(problem, arch)
+    if isinstance(config, str):
+        found = kernel(config)
+        return found, found.default_config
+    if isinstance(config, Config) and config.kernel in KERNELS:
+        return KERNELS[config.kernel], config
+    names = ", ".join(k.config_type.__name__ for k in KERNELS.values())
+    raise InvalidConfigError(
+        f"config: expected one of {names}, or the name of a kernel; got {config!r}"
+    )
+
+
+def spec_for(problem: Problem, arch: Arch, config: Config | str | None = None) -> KernelSpec:
+    """Return what would be compiled for a problem on an architecture.
+
+    Raises
+    ------
+    InvalidConfigError
+        If the config breaks a rule there; with every reason.
+    """
+    chosen, tile = resolve(problem, arch, config)
+    variant = variant_for(problem, chosen, tile)
+    targets = targets_for(arch, chosen.accelerated)
+    if not targets:
+        require(chosen, tile, variant, arch)
+    target = targets[0] if targets else arch
+    require(chosen, tile, variant, target)
+    return KernelSpec(chosen, tile, variant, target)
+
+
+def spec_with(problem: Problem, kernel: LadderKernel) -> KernelSpec:
+    """Return the specification of a given kernel, after checking that it serves a problem.
+
+    Raises
+    ------
+    InvalidConfigError
+        If the problem needs another variant; with the differences.
+    """
+    spec = kernel.spec
+    have, need = spec.variant, variant_for(problem, spec.kernel, spec.config)
+    reasons = []
+    for name in ("form", "in_dtype", "out_dtype", "epilogue", "schedule"):
+        if getattr(have, name) != getattr(need, name):
+            reasons.append(f"{name} {getattr(have, name)}, the arrays need {getattr(need, name)}")
+    for name in ("a", "b"):
+        vector = getattr(have, f"{name}_vector")
+        if vector and not getattr(need, f"{name}_vector"):
+            reasons.append(f"{name}_vector True, mat_{name} is not aligned or contiguous enough")
+        elif vector and getattr(have, f"{name}_k_major") != getattr(need, f"{name}_k_major"):
+            reasons.append(
+                f"{name}_k_major {getattr(have, f'{name}_k_major')}, mat_{name} lies otherwise"
+            )
+    if have.d_paired and not need.d_paired:
+        reasons.append("d_paired True, out is not aligned or contiguous enough")
+    for name, size in (("shape_n", problem.n), ("shape_k", problem.k)):
+        if getattr(have, name) not in (0, size):
+            reasons.append(f"{name} {getattr(have, name)}, the arrays have {size}")
+    if reasons:
+        raise InvalidConfigError(
+            f"launch: {kernel.entry} was compiled for " + "; ".join(reasons) + ". "
+            "Compile it with those fields, as in gemmjit.compile(..., out_dtype='float32')"
+        )
+    return spec
+
+
+def plan_for(
+    problem: Problem,
+    spec: KernelSpec,
+    *,
+    num_sms: int,
+    offs_is_int64: bool,
+    group_sizes: npt.NDArray[np.int64] | None,
+    kernel: LadderKernel | None = None,
+) -> Plan:
+    """Build the kernel of a problem and return the plan of its launches.
+
+    Parameters
+    ----------
+    problem : Problem
+    spec : KernelSpec
+        As `spec_for` returns it.
+    num_sms : int
+        Streaming multiprocessors of the device.
+    offs_is_int64 : bool
+        Type of the offsets in device memory.
+    group_sizes : numpy.ndarray, shape (G,), or None
+        Rows per group, where the offsets are on the host.
+    kernel : LadderKernel, optional
+        Compiled kernel to use instead of the one that would be built.
+    """
+    compiled = kernel if kernel is not None else build(spec)
+    return plan_ladder(
+        problem,
+        compiled,
+        spec.config,
+        offs_is_int64=offs_is_int64,
+        group_sizes=group_sizes,
+        resident_blocks=num_sms * _resident_blocks(compiled),
+    )
+
+
+def _resident_blocks(compiled: CompiledKernel) -> int:
+    return _occupancy(
+        compiled.resources.registers,
+        compiled.threads,
+        compiled.smem_bytes + compiled.resources.smem_bytes,
+        compiled.target,
+    )
+
+
+@lru_cache(maxsize=256)
+def _occupancy(registers: int, threads: int, smem_bytes: int, arch: Arch) -> int:
+    return max(1, occupancy(registers, threads, smem_bytes, arch))

@@ -1,0 +1,200 @@
+"""The grouped GEMM on arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmjit.arrays import CPU, ArrayView, Frontend, frontend_of
+from gemmjit.config import Config
+from gemmjit.errors import InvalidDtypeError, InvalidProblemError
+from gemmjit.ops.cpu_call import run_on_cpu
+from gemmjit.ops.dispatch import LadderKernel
+from gemmjit.ops.gpu_call import GpuCall
+from gemmjit.ops.validation import device_name, host_group_sizes
+from gemmjit.templating import overridden
+
+__all__ = ["grouped_mm"]
+
+#: Calls remembered; one holds a plan and its packed arguments, a few kilobytes.
+_MAX_CALLS = 1024
+
+_calls: dict[Any, GpuCall] = {}
+
+
+def grouped_mm(
+    mat_a: Any,
+    mat_b: Any,
+    *,
+    offs: Any = None,
+    bias: Any = None,
+    out_dtype: Any = None,
+    out: Any = None,
+    accumulate: bool = False,
+    epilogue: Any = None,
+    config: Config | str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Multiply matrices group by group, for groups of any size.
+
+    Two forms, told apart by the dimensions of `mat_b`::
+
+        (M, K) @ (G, K, N) -> (M, N)       out[r] = mat_a[r] @ mat_b[g] for the rows r of group g
+        (K, M) @ (M, N) -> (G, K, N)       out[g] = mat_a[:, rows of g] @ mat_b[rows of g]
+
+    The first is the forward pass and, with the weights transposed, dgrad; the second is wgrad.
+    Group g owns rows ``offs[g-1]`` to ``offs[g]``; group 0 starts at row 0. Products accumulate in
+    FP32 and are rounded once.
+
+    Parameters
+    ----------
+    mat_a : array, shape (M, K) or (K, M)
+        bfloat16, float16 or float32; NumPy, CuPy or torch. Any strides are right; K-major or
+        M-major ones on the 16-byte grid are fast.
+    mat_b : array, shape (G, K, N) or (M, N)
+        Of the type and device of `mat_a`. A weight stored as (G, N, K) is passed transposed, as a
+        view. Mind that no check can see a forgotten transpose where K equals N.
+    offs : array or sequence of int, shape (G,)
+        End offsets, never falling, the last at most M. On the device (int32 or int64) they are not
+        read by the host, and the kernel clamps each to [previous, M]; on the host they are
+        validated. Groups may be empty, and need no alignment.
+    bias, epilogue : None
+        Reserved.
+    out_dtype : dtype, optional
+        bfloat16, float16 or float32; by default that of `mat_a`, or of `out`.
+    out : array, optional
+        Where the result goes. Rows behind ``offs[-1]`` stay as they are there; in a new result they
+        are zero.
+    accumulate : bool
+        Add to `out`, which must be float32 then. An empty group leaves its part unchanged.
+    config : Config or str, optional
+        Tile to use instead of the default choice, or the name of a kernel.
+    stream : int or object with ``__cuda_stream__``, optional
+        Stream to run on; by default the framework's current one.
+
+    Returns
+    -------
+    array
+        Of the framework of `mat_a`, C-contiguous unless `out` is given; `out` itself then.
+
+    Raises
+    ------
+    InvalidProblemError
+        Shapes, offsets on the host, devices, overlapping or missing arguments.
+    InvalidDtypeError
+        Element types.
+    InvalidConfigError
+        A config that breaks a rule on this device.
+
+    Examples
+    --------
+    >>> import numpy as np, gemmjit
+    >>> a = np.ones((4, 8), np.float32)
+    >>> w = np.stack([np.full((8, 2), 1, np.float32), np.full((8, 2), 2, np.float32)])
+    >>> gemmjit.grouped_mm(a, w, offs=[1, 4])[:, 0].tolist()
+    [8.0, 16.0, 16.0, 16.0]
+    """
+    if bias is not None or epilogue is not None:
+        raise NotImplementedError(
+            "bias, epilogue: expected None; fused epilogues come with the wgmma kernel. "
+            "Add the bias to the result"
+        )
+    return run(
+        mat_a,
+        mat_b,
+        offs=offs,
+        out_dtype=out_dtype,
+        out=out,
+        accumulate=accumulate,
+        config=config,
+        stream=stream,
+    )
+
+
+def run(
+    mat_a: Any,
+    mat_b: Any,
+    *,
+    offs: Any,
+    out_dtype: Any = None,
+    out: Any = None,
+    accumulate: bool = False,
+    config: Config | str | None = None,
+    stream: Any = None,
+    kernel: LadderKernel | None = None,
+) -> Any:
+    """Run `grouped_mm`, with a given compiled kernel if there is one."""
+    frontend = frontend_of(mat_a, "mat_a")
+    frontend.check_differentiable(mat_a, "mat_a")
+    if type(mat_b) is not type(mat_a):
+        _same_framework(frontend, mat_b, "mat_b")
+    frontend.check_differentiable(mat_b, "mat_b")
+    a = frontend.view(mat_a)
+    b = frontend.view(mat_b)
+    o = None
+    if out is not None:
+        _same_framework(frontend, out, "out")
+        o = frontend.view(out)
+    if offs is None:
+        raise InvalidProblemError(
+            "offs: expected the end offset of each group, shape (G,); got none. "
+            "For rows per group, convert with gemmjit.offsets.from_group_sizes"
+        )
+    if a.device == CPU:
+        return run_on_cpu(frontend, a, b, offs, out, o, out_dtype, accumulate, config, kernel)
+
+    f = _device_offsets(offs, a.device)
+    sizes = None
+    if f is None:
+        sizes = host_group_sizes(offs, a.shape[0] if len(b.shape) == 3 else a.shape[-1])
+    key = (
+        a[1:],
+        b[1:],
+        a[0] & 15,
+        b[0] & 15,
+        None if o is None else (o[0] & 15, o[1:]),
+        f[1:4] if f is not None else sizes.tobytes(),  # type: ignore[union-attr]
+        out_dtype,
+        accumulate,
+        config,
+    )
+    fixed = kernel is not None or overridden()
+    call = None if fixed else _calls.get(key)
+    if call is None:
+        call = GpuCall(frontend, a, b, f, sizes, o, out_dtype, accumulate, config, stream, kernel)
+        if not fixed:
+            _remember(key, call)
+    elif o is not None:
+        call.check_out(o, a, b, f)
+    return call.run(frontend, a, b, f, offs, out, o, stream)
+
+
+def _remember(key: Any, call: GpuCall) -> None:
+    """Keep a call; when there are too many, the oldest quarter goes."""
+    if len(_calls) >= _MAX_CALLS:
+        for old in list(_calls)[: _MAX_CALLS // 4]:
+            _calls.pop(old, None)
+    _calls[key] = call
+
+
+def _same_framework(frontend: Frontend, array: Any, argument: str) -> None:
+    other = frontend_of(array, argument)
+    if other is not frontend:
+        raise InvalidDtypeError(
+            f"{argument}: expected a {frontend.name} array, like mat_a; got a {other.name} one. "
+            "Convert it without a copy through DLPack"
+        )
+
+
+def _device_offsets(offs: Any, device: int) -> ArrayView | None:
+    """Return the view of offsets on the operands' device, or None if the host has them."""
+    if isinstance(offs, list | tuple):
+        return None
+    view = frontend_of(offs, "offs").view(offs)
+    if view.device == device:
+        return view
+    if view.device == CPU:
+        return None
+    raise InvalidProblemError(
+        f"offs: expected offsets on {device_name(device)}, like mat_a, or on the host; "
+        f"got them on {device_name(view.device)}"
+    )

@@ -1,0 +1,118 @@
+"""From a problem to a plan: kernel, tile, grid, arguments."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmjit.build import CompiledKernel
+from gemmjit.config import Config
+from gemmjit.dtypes import I32, I64
+from gemmjit.errors import InvalidProblemError
+from gemmjit.plan import Launch, Plan, Pointer, Scalar, Struct, Workspace, WorkspacePointer
+from gemmjit.problem import Problem
+from gemmjit.schedule import max_row_tiles, tail_tiles, tile_list
+
+__all__ = ["plan_ladder"]
+
+_MAX_GRID_X = 2**31 - 1
+
+
+def plan_ladder(
+    problem: Problem,
+    kernel: CompiledKernel,
+    config: Config,
+    *,
+    offs_is_int64: bool,
+    group_sizes: npt.NDArray[np.int64] | None,
+    resident_blocks: int,
+) -> Plan:
+    """Return the plan of a kernel that takes the common arguments (``core/arguments.cuh``).
+
+    Parameters
+    ----------
+    problem : Problem
+    kernel : CompiledKernel
+        k0 or k1, of the problem's variant.
+    config : Config
+        Its tile.
+    offs_is_int64 : bool
+        Type of the offsets in device memory.
+    group_sizes : numpy.ndarray, shape (G,), or None
+        Rows of each group, where the schedule is a list.
+    resident_blocks : int
+        Blocks that the whole device holds at a time: the grid of a persistent launch.
+    """
+    workspaces: tuple[Workspace, ...] = ()
+    if group_sizes is not None and (problem.form == "ragged_k" or problem.schedule == "scan"):
+        ends = np.cumsum(group_sizes).astype(np.int32)
+        workspaces = (Workspace("ends", nbytes=ends.nbytes, contents=ends),)
+    if problem.form == "ragged_k":
+        grid = _ragged_k_tiles(problem, config)
+    elif problem.schedule == "list":
+        assert group_sizes is not None
+        tiles = _tiles(problem, group_sizes, config)
+        grid = len(tiles)
+        workspaces = (Workspace("tiles", nbytes=tiles.nbytes, contents=tiles),)
+    else:
+        row_tiles = max_row_tiles(problem.rows, problem.num_groups + 1, config.block_m)
+        grid = min(row_tiles * -(-problem.n // config.block_n), resident_blocks)
+    if grid > _MAX_GRID_X:
+        raise InvalidProblemError(
+            f"grid: expected at most {_MAX_GRID_X} tiles; got {grid}. Split the call by groups"
+        )
+    if grid == 0:
+        return Plan(launches=())
+    launch = Launch(
+        kernel=kernel,
+        grid=(grid, 1, 1),
+        block=(kernel.threads, 1, 1),
+        smem_bytes=kernel.smem_bytes,
+        arguments=(_arguments(problem, workspaces, grid, offs_is_int64),),
+    )
+    return Plan(launches=(launch,), workspaces=workspaces)
+
+
+def _tiles(
+    problem: Problem, group_sizes: npt.NDArray[np.int64], config: Config
+) -> npt.NDArray[np.int32]:
+    shape = problem.n, config.block_m, config.block_n
+    tiles = tile_list(group_sizes, *shape)
+    if problem.zero_tail:
+        tiles = np.concatenate([tiles, tail_tiles(group_sizes, problem.rows, *shape)])
+    return tiles
+
+
+def _ragged_k_tiles(problem: Problem, config: Config) -> int:
+    per_group = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
+    return problem.num_groups * per_group
+
+
+def _arguments(
+    problem: Problem, workspaces: tuple[Workspace, ...], num_tiles: int, offs_is_int64: bool
+) -> Struct:
+    """Return the fields of ``struct Arguments``, in its order."""
+    uploaded = {w.name: WorkspacePointer(w.name) for w in workspaces}
+    s = problem.strides
+    strides = (s.am, s.ak, s.bg, s.bk, s.bn, s.dg, s.dm, s.dn)
+    sizes = (
+        problem.num_groups,
+        problem.rows,
+        problem.m if problem.form == "ragged_k" else 0,
+        problem.n,
+        problem.k if problem.form == "ragged_m" else 0,
+        num_tiles if "tiles" in uploaded else 0,
+        int(offs_is_int64),
+        int(problem.zero_tail),
+    )
+    return Struct(
+        (
+            Pointer("mat_a"),
+            Pointer("mat_b"),
+            Pointer("out"),
+            uploaded.get("ends", Pointer("offs")),
+            uploaded.get("tiles", Pointer("tiles")),
+            *(Scalar(I64, value) for value in strides),
+            *(Scalar(I32, value) for value in sizes),
+        )
+    )

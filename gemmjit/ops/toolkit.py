@@ -1,0 +1,184 @@
+"""The toolkit under the operator: render, compile, launch and prepare one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from gemmjit import templating
+from gemmjit.arch import Arch, targets_for
+from gemmjit.build import CompiledKernel, build
+from gemmjit.config import Config
+from gemmjit.constraints import require
+from gemmjit.errors import InvalidConfigError
+from gemmjit.kernels import Kernel, KernelSpec, Variant
+from gemmjit.kernels import kernel as find_kernel
+from gemmjit.ops import grouped_mm as operator
+from gemmjit.ops.dispatch import LadderKernel, default_arch, spec_for
+from gemmjit.problem import Problem
+
+__all__ = ["LaunchableKernel", "compile", "prepare", "render"]
+
+
+class LaunchableKernel(LadderKernel):
+    """A compiled kernel that can be launched on arrays."""
+
+    def launch(
+        self, mat_a: Any, mat_b: Any, *, offs: Any, out: Any = None, stream: Any = None
+    ) -> Any:
+        """Run exactly this kernel, as `gemmjit.grouped_mm` would.
+
+        Parameters
+        ----------
+        mat_a, mat_b, offs, out, stream
+            As for `gemmjit.grouped_mm`. On the GPU for CuPy and torch arrays there; on the CPU for
+            NumPy arrays and torch tensors.
+
+        Returns
+        -------
+        array
+            Of shape (M, N), or (G, K, N) for a kernel of the ragged-K form.
+
+        Raises
+        ------
+        InvalidConfigError
+            If the arrays need another variant of the kernel than this one; with the differences.
+        """
+        return operator.run(
+            mat_a,
+            mat_b,
+            offs=offs,
+            out=out,
+            out_dtype=self.spec.variant.out_dtype,
+            accumulate=self.spec.variant.epilogue == "accumulate",
+            config=self.spec.config,
+            stream=stream,
+            kernel=self,
+        )
+
+
+def render(
+    kernel: str,
+    config: Config | None = None,
+    arch: Arch | str | None = None,
+    **variant: Any,
+) -> str:
+    """Return the CUDA source of a kernel.
+
+    Parameters
+    ----------
+    kernel : str
+        ``"k1"``, or the name of its template.
+    config : Config, optional
+        Tile; by default the kernel's first shipped one.
+    arch : Arch or str, optional
+        Architecture or target, as in ``"sm_90a"``; by default GEMMJIT_ARCH, else sm_90a.
+    **variant
+        Fields of `gemmjit.kernels.Variant`, as in ``out_dtype="float32"``.
+
+    Returns
+    -------
+    str
+        One self-contained file.
+
+    Raises
+    ------
+    InvalidConfigError
+        If the combination breaks a rule; with every reason.
+    TemplateError
+        If the template cannot be rendered; with its name and line.
+    """
+    spec = _spec(kernel, config, arch, variant)
+    return templating.render(spec.template, spec.variables)
+
+
+def compile(
+    kernel: str,
+    config: Config | None = None,
+    arch: Arch | str | None = None,
+    **variant: Any,
+) -> LaunchableKernel:
+    """Compile a kernel, or take it from the cache. Needs neither a GPU nor a driver.
+
+    Parameters are those of `render`.
+
+    Returns
+    -------
+    LaunchableKernel
+        With ``source``, ``ptx``, ``cubin``, ``registers``, ``spills``, ``smem_bytes``,
+        ``occupancy``, ``sass()`` and ``launch(...)``.
+
+    Raises
+    ------
+    InvalidConfigError, TemplateError, CompileError, UnsupportedArchError
+        If the kernel cannot be built.
+    MissingKernelError
+        If ``GEMMJIT_DISABLE_JIT`` is set and no cache has it.
+
+    Examples
+    --------
+    >>> k = gemmjit.compile("k1", gemmjit.Sm80MmaConfig(block_m=64), "sm_80")  # doctest: +SKIP
+    >>> k.registers, k.spills  # doctest: +SKIP
+    (80, 0)
+    """
+    spec = _spec(kernel, config, arch, variant)
+    built = build(spec)
+    return LaunchableKernel(**{f.name: getattr(built, f.name) for f in fields(built)}, spec=spec)
+
+
+def prepare(
+    problem: Problem, config: Config | str | None = None, device: int | None = None
+) -> CompiledKernel:
+    """Compile and load what a call needs, so that its first run does neither.
+
+    Call it before a CUDA graph capture, or at start-up.
+
+    Parameters
+    ----------
+    problem : Problem
+        See `gemmjit.Problem.contiguous`.
+    config : Config or str, optional
+        As for `gemmjit.grouped_mm`.
+    device : int, optional
+        CUDA device to load on; by default 0 if there is a driver, else nothing is loaded and the
+        kernel is compiled for GEMMJIT_ARCH.
+
+    Returns
+    -------
+    CompiledKernel
+    """
+    from gemmjit.cuda.driver import is_available
+
+    if device is None and not is_available():
+        return build(spec_for(problem, default_arch(), config))
+    from gemmjit.cuda.device import current
+    from gemmjit.cuda.device import device as find_device
+    from gemmjit.cuda.library import load
+
+    ordinal = device or 0
+    built = build(spec_for(problem, find_device(ordinal).arch, config))
+    with current(ordinal):
+        load(built, ordinal)
+    return built
+
+
+def _spec(
+    name: str, config: Config | None, arch: Arch | str | None, variant: dict[str, Any]
+) -> KernelSpec:
+    found: Kernel = find_kernel(name)
+    tile = config if config is not None else found.default_config
+    chosen = Variant.from_dict({**_default_variant(found), **variant})
+    device = Arch.parse(arch) if arch is not None else default_arch()
+    targets = targets_for(device, found.accelerated)
+    target = targets[0] if targets else device
+    if tile.kernel != found.name:
+        raise InvalidConfigError(
+            f"config: {found.name} takes a {found.config_type.__name__}; "
+            f"got a {type(tile).__name__}"
+        )
+    require(found, tile, chosen, target)
+    return KernelSpec(found, tile, chosen, target)
+
+
+def _default_variant(kernel: Kernel) -> dict[str, Any]:
+    return {"in_dtype": kernel.in_dtypes[0], "out_dtype": kernel.out_dtypes[0]}

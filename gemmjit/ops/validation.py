@@ -1,0 +1,246 @@
+"""From the arguments of `grouped_mm` to a `Problem`, with an error for every broken rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmjit.arrays import CPU, ArrayView
+from gemmjit.dtypes import BF16, F16, F32, I32, I64, DType, dtype_of
+from gemmjit.errors import InvalidDtypeError, InvalidProblemError
+from gemmjit.offsets import to_host, validate
+from gemmjit.problem import Problem, Strides, pointer_alignment
+from gemmjit.variant import Form
+
+__all__ = ["check_out", "form_of", "host_group_sizes", "problem_of", "result_shape"]
+
+_OPERAND_DTYPES = (BF16, F16, F32)
+_MAX_EXTENT = 2**31 - 1
+
+Shape = tuple[int, ...]
+
+
+def form_of(a: Shape, b: Shape) -> Form:
+    """Return the form that two shapes ask for.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the shapes have no grouped product, or do not match.
+    """
+    if len(a) == 3:
+        raise InvalidProblemError(
+            f"mat_a: expected two dimensions; got shape {a}. For a batch of equal products call "
+            "matmul; for groups along the columns transpose both operands and the result"
+        )
+    if len(a) != 2 or len(b) not in (2, 3):
+        raise InvalidProblemError(
+            "mat_a, mat_b: expected shapes (M, K) and (G, K, N), or (K, M) and (M, N); "
+            f"got {a} and {b}"
+        )
+    if len(b) == 3:
+        if a[1] != b[1]:
+            hint = ""
+            if a[1] == b[2]:
+                hint = ". mat_b seems to be (G, N, K): pass its transpose, mat_b.mT in torch"
+            raise InvalidProblemError(
+                f"mat_b: expected shape (G, K, N) with K = mat_a.shape[1] = {a[1]}; got {b}{hint}"
+            )
+        return "ragged_m"
+    if a[1] != b[0]:
+        hint = ""
+        if a[0] == b[0]:
+            hint = ". Rows are the first dimension of both: pass mat_a transposed, mat_a.T"
+        raise InvalidProblemError(
+            f"mat_b: expected shape (M, N) with M = mat_a.shape[1] = {a[1]}; got {b}{hint}"
+        )
+    return "ragged_k"
+
+
+def result_shape(form: Form, a: Shape, b: Shape, num_groups: int) -> Shape:
+    """Return the shape of the result."""
+    return (a[0], b[2]) if form == "ragged_m" else (num_groups, a[0], b[1])
+
+
+def host_group_sizes(offs: Any, rows: int) -> npt.NDArray[np.int64]:
+    """Return rows per group for offsets on the host, after validation."""
+    ends = to_host(offs)
+    validate(ends, rows)
+    sizes: npt.NDArray[np.int64] = np.diff(ends, prepend=0)
+    return sizes
+
+
+def check_out(out: ArrayView, shape: Shape, dtype: DType | None, inputs: list[ArrayView]) -> None:
+    """Check a caller's result array.
+
+    Raises
+    ------
+    InvalidProblemError
+        If its shape is wrong, elements overlap each other, or it overlaps an input.
+    InvalidDtypeError
+        If `dtype` is given and differs.
+    """
+    if out.shape != shape:
+        raise InvalidProblemError(f"out: expected shape {shape}; got {out.shape}")
+    if dtype is not None and out.dtype is not dtype:
+        raise InvalidDtypeError(f"out: expected {dtype}, as out_dtype says; got {out.dtype}")
+    if _overlaps_itself(out):
+        raise InvalidProblemError(
+            f"out: expected distinct elements; strides {out.strides} let some coincide. "
+            "Pass an array of its own, not an expanded view"
+        )
+    low, high = out.byte_range()
+    for name, view in zip(("mat_a", "mat_b", "offs"), inputs, strict=False):
+        other_low, other_high = view.byte_range()
+        if low < other_high and other_low < high:
+            raise InvalidProblemError(
+                f"out: expected memory that {name} does not use; they overlap in bytes "
+                f"{max(low, other_low):#x} to {min(high, other_high):#x}. Pass another array"
+            )
+
+
+def _overlaps_itself(view: ArrayView) -> bool:
+    """Return whether strides may make elements coincide (sufficient rule, dimensions sorted)."""
+    reach = 0
+    pairs = zip(view.shape, view.strides, strict=True)
+    for stride, size in sorted((abs(stride), size) for size, stride in pairs if size > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def problem_of(
+    a: ArrayView,
+    b: ArrayView,
+    offs: ArrayView | None,
+    num_groups: int,
+    out: ArrayView | None,
+    out_dtype: Any,
+    accumulate: bool,
+) -> Problem:
+    """Build the problem of a call.
+
+    Parameters
+    ----------
+    a, b : ArrayView
+        Operands as passed.
+    offs : ArrayView or None
+        Offsets in device memory, or None where they are known on the host.
+    num_groups : int
+        Length of the offsets.
+    out : ArrayView or None
+        The caller's result array.
+    out_dtype : object
+        As passed.
+    accumulate : bool
+        As passed.
+    """
+    form = form_of(a.shape, b.shape)
+    _check_dtypes(a, b, offs)
+    if form == "ragged_m" and b.shape[0] != num_groups:
+        raise InvalidProblemError(
+            f"offs: expected {b.shape[0]} end offsets, one per group of mat_b {b.shape}; "
+            f"got {num_groups}"
+        )
+    for name, view in (("mat_a", a), ("mat_b", b)):
+        if any(size > _MAX_EXTENT for size in view.shape):
+            raise InvalidProblemError(
+                f"{name}: expected dimensions up to {_MAX_EXTENT}; got {view.shape}"
+            )
+    asked = dtype_of(out_dtype) if out_dtype is not None else None
+    shape = result_shape(form, a.shape, b.shape, num_groups)
+    if out is not None:
+        if out.device != a.device:
+            raise InvalidProblemError(
+                f"out: expected an array on {device_name(a.device)}, like mat_a; "
+                f"got one on {device_name(out.device)}"
+            )
+        check_out(out, shape, asked, [a, b] + ([offs] if offs is not None else []))
+    dtype = out.dtype if out is not None else asked or a.dtype
+    if dtype not in _OPERAND_DTYPES:
+        names = ", ".join(d.name for d in _OPERAND_DTYPES)
+        raise InvalidDtypeError(f"out_dtype: expected one of {names}; got {dtype}")
+    if accumulate and out is None:
+        raise InvalidProblemError("accumulate: expected out= to add into; got none")
+    if accumulate and dtype is not F32:
+        raise InvalidDtypeError(
+            f"accumulate: expected out= of float32, so that nothing is lost; got {dtype}"
+        )
+    ragged_m = form == "ragged_m"
+    rows = a.shape[0] if ragged_m else a.shape[1]
+    am, ak = _strides(a.shape, a.strides)
+    b_strides = _strides(b.shape, b.strides)
+    d_strides = _strides(shape, out.strides if out is not None else _contiguous(shape))
+    return Problem(
+        form=form,
+        num_groups=num_groups,
+        rows=rows,
+        m=a.shape[0],
+        n=b.shape[-1],
+        k=a.shape[1],
+        in_dtype=a.dtype,
+        out_dtype=dtype,
+        strides=Strides(
+            am=am,
+            ak=ak,
+            bg=b_strides[0] if ragged_m else 0,
+            bk=b_strides[-2],
+            bn=b_strides[-1],
+            dg=0 if ragged_m else d_strides[0],
+            dm=d_strides[-2],
+            dn=d_strides[-1],
+        ),
+        a_alignment=pointer_alignment(a.pointer),
+        b_alignment=pointer_alignment(b.pointer),
+        d_alignment=pointer_alignment(out.pointer) if out is not None else 16,
+        schedule="scan" if offs is not None else "list",
+        epilogue="accumulate" if accumulate else "store",
+        zero_tail=out is None,
+    )
+
+
+def device_name(device: int) -> str:
+    """Return a device number in words."""
+    return "the CPU" if device == CPU else f"cuda:{device}"
+
+
+def _check_dtypes(a: ArrayView, b: ArrayView, offs: ArrayView | None) -> None:
+    if a.dtype not in _OPERAND_DTYPES:
+        names = ", ".join(d.name for d in _OPERAND_DTYPES)
+        raise InvalidDtypeError(f"mat_a: expected one of {names}; got {a.dtype}")
+    if b.dtype is not a.dtype:
+        raise InvalidDtypeError(
+            f"mat_b: expected {a.dtype}, like mat_a; got {b.dtype}. Cast one of them"
+        )
+    if b.device != a.device:
+        raise InvalidProblemError(
+            f"mat_b: expected an array on {device_name(a.device)}, like mat_a; "
+            f"got one on {device_name(b.device)}"
+        )
+    if offs is None:
+        return
+    if offs.dtype not in (I32, I64) or len(offs.shape) != 1:
+        raise InvalidDtypeError(
+            f"offs: expected int32 or int64 of one dimension; got {offs.dtype} of {offs.shape}"
+        )
+    if offs.shape[0] > 1 and offs.strides[0] != 1:
+        raise InvalidProblemError(
+            f"offs: expected contiguous offsets; got stride {offs.strides[0]}. Copy them"
+        )
+
+
+def _strides(shape: Shape, strides: Shape) -> Shape:
+    """Return strides in which a dimension of length 1 (or 0) has none."""
+    return tuple(s if size > 1 else 0 for size, s in zip(shape, strides, strict=True))
+
+
+def _contiguous(shape: Shape) -> Shape:
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))

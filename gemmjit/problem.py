@@ -1,0 +1,170 @@
+"""What is asked: one grouped GEMM, without its data.
+
+Roles, not argument names: D = A B with rows m, columns n and contraction k. In the ragged-M form
+(fprop, dgrad) groups cut the rows of A and D; in the ragged-K form (wgrad) they cut the
+contraction, and A is the first argument as it stands: ``mat_a (K, M)`` has rows m = K there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+from gemmjit.dtypes import BF16, DType, dtype_of
+from gemmjit.errors import InvalidProblemError
+from gemmjit.variant import Epilogue, Form, Schedule
+
+__all__ = ["MAX_ALIGNMENT", "Problem", "Strides", "pointer_alignment"]
+
+#: No kernel profits from more alignment than this, in bytes.
+MAX_ALIGNMENT = 16
+
+
+class Strides(NamedTuple):
+    """Strides of the three operands in elements; a group stride is 0 where there is none."""
+
+    am: int
+    ak: int
+    bg: int
+    bk: int
+    bn: int
+    dg: int
+    dm: int
+    dn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One grouped GEMM.
+
+    Attributes
+    ----------
+    form : {"ragged_m", "ragged_k"}
+        ragged_m: ``(rows, k) @ (G, k, n) -> (rows, n)``.
+        ragged_k: ``(m, rows) @ (rows, n) -> (G, m, n)``.
+    num_groups : int
+        Number of groups G.
+    rows : int
+        Length of the ragged dimension, rows of the tail included.
+    m : int
+        Rows of each group's result in the ragged-K form; equal to `rows` otherwise.
+    n : int
+        Columns of the result.
+    k : int
+        Length of the contraction in the ragged-M form; equal to `rows` otherwise.
+    in_dtype, out_dtype : DType
+        Element types of the operands and of the result.
+    strides : Strides
+        In elements; 0 for a dimension of length 1, whose stride says nothing.
+    a_alignment, b_alignment, d_alignment : int
+        Largest power of two, at most 16, that divides each base pointer, in bytes.
+    schedule : {"list", "scan"}
+        Whether the offsets are known on the host (list) or only on the device (scan).
+    epilogue : {"store", "accumulate"}
+        Overwrite the result, or add to it.
+    zero_tail : bool
+        Whether rows behind the last group become zeros or stay untouched.
+    """
+
+    form: Form
+    num_groups: int
+    rows: int
+    m: int
+    n: int
+    k: int
+    in_dtype: DType
+    out_dtype: DType
+    strides: Strides
+    a_alignment: int = MAX_ALIGNMENT
+    b_alignment: int = MAX_ALIGNMENT
+    d_alignment: int = MAX_ALIGNMENT
+    schedule: Schedule = "scan"
+    epilogue: Epilogue = "store"
+    zero_tail: bool = True
+
+    @classmethod
+    def contiguous(
+        cls,
+        form: Form = "ragged_m",
+        *,
+        num_groups: int,
+        rows: int,
+        n: int,
+        k: int,
+        dtype: DType | str = BF16,
+        out_dtype: DType | str | None = None,
+        a_k_major: bool | None = None,
+        b_k_major: bool = False,
+        schedule: Schedule = "scan",
+        epilogue: Epilogue = "store",
+    ) -> Problem:
+        """Describe a call on aligned arrays without gaps.
+
+        Parameters
+        ----------
+        form : {"ragged_m", "ragged_k"}
+            In the ragged-K form the call is ``(k, rows) @ (rows, n) -> (G, k, n)``.
+        num_groups, rows, n, k : int
+            Sizes, named as in the call.
+        dtype, out_dtype : DType or str
+            Element types; the result's defaults to the operands'.
+        a_k_major, b_k_major : bool
+            Whether the contraction is the contiguous dimension of A (of B). A's default is what
+            training has: True for ragged_m, False for ragged_k (a transposed activation).
+        schedule, epilogue
+            As the attributes.
+
+        Raises
+        ------
+        InvalidProblemError
+            If a size is negative.
+        """
+        for name, size in (("num_groups", num_groups), ("rows", rows), ("n", n), ("k", k)):
+            if size < 0:
+                raise InvalidProblemError(f"{name}: expected a number >= 0; got {size}")
+        in_dtype = dtype_of(dtype)
+        if a_k_major is None:
+            a_k_major = form == "ragged_m"
+        m, contraction = (rows, k) if form == "ragged_m" else (k, rows)
+        am, ak = (contraction, 1) if a_k_major else (1, m)
+        bk, bn = (1, contraction) if b_k_major else (n, 1)
+        return cls(
+            form=form,
+            num_groups=num_groups,
+            rows=rows,
+            m=m,
+            n=n,
+            k=contraction,
+            in_dtype=in_dtype,
+            out_dtype=dtype_of(out_dtype) if out_dtype is not None else in_dtype,
+            strides=Strides(
+                am=am,
+                ak=ak,
+                bg=contraction * n if form == "ragged_m" else 0,
+                bk=bk,
+                bn=bn,
+                dg=0 if form == "ragged_m" else m * n,
+                dm=n,
+                dn=1,
+            ),
+            schedule=schedule,
+            epilogue=epilogue,
+        )
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations if every row belongs to a group: 2 m n k."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result has no elements, so that there is nothing to launch."""
+        if self.form == "ragged_m":
+            return self.rows == 0 or self.n == 0
+        return self.num_groups == 0 or self.m == 0 or self.n == 0
+
+
+def pointer_alignment(pointer: int) -> int:
+    """Return the largest power of two, at most 16, that divides a pointer."""
+    return gcd(pointer, MAX_ALIGNMENT)

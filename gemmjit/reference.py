@@ -1,0 +1,53 @@
+"""The NumPy executor: what the kernels compute, group by group, in FP32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmjit.dtypes import F32
+from gemmjit.problem import Problem
+
+__all__ = ["run"]
+
+
+def run(problem: Problem, a: Any, b: Any, group_sizes: npt.NDArray[np.int64], out: Any) -> None:
+    """Compute a grouped GEMM into `out`.
+
+    Parameters
+    ----------
+    problem : Problem
+    a, b : numpy.ndarray
+        Operands as passed to the call.
+    group_sizes : numpy.ndarray, shape (G,)
+        Rows of each group.
+    out : numpy.ndarray
+        Result; rows of the tail become zeros if the problem says so, or stay as they are.
+    """
+    ends = np.cumsum(group_sizes)
+    starts = ends - group_sizes
+    ragged_m = problem.form == "ragged_m"
+    for g, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if start == end and (ragged_m or problem.epilogue == "accumulate"):
+            continue
+        rows = slice(int(start), int(end))
+        if ragged_m:
+            where, product = out[rows], _product(a[rows], b[g])
+        else:
+            where, product = out[g], _product(a[:, rows], b[rows])
+        if problem.epilogue == "accumulate":
+            product += where.astype(F32.numpy)
+        where[...] = product.astype(out.dtype)
+    if ragged_m and problem.zero_tail:
+        out[int(ends[-1]) if ends.size else 0 :] = 0
+
+
+def _product(a: Any, b: Any) -> npt.NDArray[np.float32]:
+    """Return the FP32 product; a contraction of length 0 gives zeros."""
+    with np.errstate(all="ignore"):  # NaN and Inf in the data are the caller's
+        product: npt.NDArray[np.float32] = np.matmul(
+            np.asarray(a, np.float32), np.asarray(b, np.float32)
+        )
+    return product
