@@ -9,9 +9,6 @@
 //
 // Offsets are clamped to [previous, rows]: whatever they hold, no address leaves the arrays.
 
-enum { SCHEDULE_LIST = 0, SCHEDULE_SCAN = 1 };
-enum { FORM_RAGGED_M = 0, FORM_RAGGED_K = 1 };
-
 struct Tile {
   int group;      // num_groups for rows of the tail, which become zeros
   int m0, n0;     // first row of A and D, first column of B and D
