@@ -6,145 +6,40 @@ the text, the options and the target say which kernel it is, whatever the names 
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections.abc import Hashable, Mapping
+import time
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import asdict, replace
+from importlib import metadata
+from typing import TypeVar
 
-from gemmjit import templating
-from gemmjit.arch import Arch
-from gemmjit.compiler import Resources, get_compiler, read_resources, standard_options
-from gemmjit.compiler.sass import disassemble
-from gemmjit.errors import CompileError
-from gemmjit.logs import logger
-from gemmjit.occupancy import occupancy
+from gemmjit import env, templating
+from gemmjit.cache import Entry, Key, current_layers, identity_of
+from gemmjit.cache.stats import count
+from gemmjit.compiled import CompiledKernel, Spec
+from gemmjit.compiler import (
+    Resources,
+    get_compiler,
+    installed_version,
+    read_resources,
+    standard_options,
+)
+from gemmjit.errors import CompileError, MissingKernelError, NvrtcNotFoundError
+from gemmjit.logs import logger, warn_once
 
 __all__ = ["CompiledKernel", "Spec", "build", "clear_memory"]
 
 
-class Spec(Hashable, Protocol):
-    """What `build` asks of a kernel's specification; equal specifications are one kernel."""
-
-    @property
-    def name(self) -> str:
-        """Name of the kernel, as in ``k1``."""
-
-    @property
-    def entry(self) -> str:
-        """Name of the kernel in the cubin: a C identifier."""
-
-    @property
-    def template(self) -> str:
-        """Name of the template."""
-
-    @property
-    def variables(self) -> Mapping[str, object]:
-        """A value for every variable of the template."""
-
-    @property
-    def target(self) -> Arch:
-        """What to compile for."""
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """NVRTC options beyond the standard ones."""
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-
-    @property
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory of a block in bytes."""
-
-    @property
-    def config(self) -> object:
-        """The tile configuration."""
-
-    @property
-    def variant(self) -> object:
-        """The variant: element types, memory orders, form."""
-
-    @property
-    def prewarm_command(self) -> str:
-        """The command that compiles this kernel into the cache."""
-
-
-@dataclass(frozen=True)
-class CompiledKernel:
-    """A kernel for one target, ready to be loaded or emulated.
-
-    Attributes
-    ----------
-    name, entry : str
-        Name in the ladder, and name in the cubin.
-    target : Arch
-    source, ptx : str
-        CUDA source; PTX with line information.
-    cubin : bytes
-    resources : Resources
-    nvrtc_version : str
-        Of the compiler that made the cubin.
-    seconds : float
-        What compiling took.
-    from_cache : bool
-        Whether the disk had it.
-    identity : str
-        SHA-256 of what decides the cubin, NVRTC aside.
-    config, variant : object
-        As in the specification.
-    smem_bytes : int
-        Dynamic shared memory of a block in bytes.
-    threads : int
-        Threads of a block.
-    log : str
-        The compiler's log.
-    """
-
-    name: str
-    entry: str
-    target: Arch
-    source: str = field(repr=False)
-    ptx: str = field(repr=False)
-    cubin: bytes = field(repr=False)
-    resources: Resources
-    nvrtc_version: str
-    seconds: float
-    from_cache: bool
-    identity: str
-    config: object
-    variant: object
-    smem_bytes: int
-    threads: int
-    log: str = field(repr=False)
-
-    @property
-    def registers(self) -> int:
-        """Registers of a thread."""
-        return self.resources.registers
-
-    @property
-    def spills(self) -> int:
-        """Bytes that a thread spills, stores and loads together."""
-        return self.resources.spill_store_bytes + self.resources.spill_load_bytes
-
-    @property
-    def occupancy(self) -> int:
-        """Blocks resident on one multiprocessor of the target."""
-        total = self.smem_bytes + self.resources.smem_bytes
-        return occupancy(self.registers, self.threads, total, self.target)
-
-    def sass(self) -> str:
-        """Return the disassembled cubin (needs ``pip install "gemmjit[inspect]"``)."""
-        return disassemble(self.cubin)
-
+#: Kernels that a process keeps in memory; a tuner may build any number.
+MEMORY_LIMIT = 2048
 
 _by_spec: dict[Spec, CompiledKernel] = {}
-_by_identity: dict[str, CompiledKernel] = {}
-_pending: dict[str, Future[CompiledKernel]] = {}
+_by_key: dict[Key, CompiledKernel] = {}
+_pending: dict[Key, Future[CompiledKernel]] = {}
 _lock = threading.Lock()
+_K = TypeVar("_K")
 
 
 def build(spec: Spec) -> CompiledKernel:
@@ -176,7 +71,7 @@ def build(spec: Spec) -> CompiledKernel:
             return known
     kernel = _build(spec)
     if not live:
-        _by_spec[spec] = kernel
+        _keep(_by_spec, spec, kernel)
     return kernel
 
 
@@ -184,63 +79,120 @@ def clear_memory() -> None:
     """Forget every kernel that this process holds; the disk keeps its own."""
     with _lock:
         _by_spec.clear()
-        _by_identity.clear()
+        _by_key.clear()
+
+
+def _keep(memory: dict[_K, CompiledKernel], key: _K, kernel: CompiledKernel) -> None:
+    """Remember a kernel, and forget the oldest ones beyond the limit."""
+    with _lock:
+        memory[key] = kernel
+        while len(memory) > MEMORY_LIMIT:
+            del memory[next(iter(memory))]
 
 
 def _build(spec: Spec) -> CompiledKernel:
     source = templating.render(spec.template, spec.variables)
     options = standard_options(spec.target, spec.options)
-    identity = f"{spec.entry} {options} {source}"
+    key = Key(spec.target.name, spec.entry, identity_of(source, options, spec.target.name))
     with _lock:
-        known = _by_identity.get(identity)
+        known = _by_key.get(key)
         if known is not None:
-            return known
-        pending = _pending.get(identity)
+            return _dressed(known, spec)
+        pending = _pending.get(key)
         if pending is None:
-            mine = _pending[identity] = Future[CompiledKernel]()
+            mine = _pending[key] = Future[CompiledKernel]()
     if pending is not None:
-        return pending.result()
+        return _dressed(pending.result(), spec)
     try:
-        kernel = _compile(spec, source, options, identity)
+        kernel = _obtain(spec, source, options, key)
     except BaseException as error:
         with _lock:
-            del _pending[identity]
+            _pending.pop(key, None)
         mine.set_exception(error)
         raise
+    _keep(_by_key, key, kernel)
     with _lock:
-        _by_identity[identity] = kernel
-        del _pending[identity]
+        _pending.pop(key, None)
     mine.set_result(kernel)
     return kernel
 
 
-def _compile(spec: Spec, source: str, options: tuple[str, ...], identity: str) -> CompiledKernel:
-    done = get_compiler().compile(source, target=spec.target, name=spec.template, options=options)
-    resources = read_resources(done.cubin, done.log)
-    if spec.entry not in resources:
-        raise CompileError(
-            f"template {spec.template}: expected a kernel {spec.entry}; "
-            f"got {', '.join(resources) or 'none'}",
-            log=done.log,
-            source=source,
-        )
-    kernel = CompiledKernel(
+def _dressed(kernel: CompiledKernel, spec: Spec) -> CompiledKernel:
+    """Return a kernel as the build of a specification that renders to the same text."""
+    return replace(
+        kernel,
         name=spec.name,
-        entry=spec.entry,
-        target=spec.target,
-        source=source,
-        ptx=done.ptx,
-        cubin=done.cubin,
-        resources=resources[spec.entry],
-        nvrtc_version=done.nvrtc_version,
-        seconds=done.seconds,
-        from_cache=False,
-        identity=identity,
         config=spec.config,
         variant=spec.variant,
         smem_bytes=spec.smem_bytes,
         threads=spec.threads,
+    )
+
+
+def _obtain(spec: Spec, source: str, options: tuple[str, ...], key: Key) -> CompiledKernel:
+    """Return a kernel from the directories or, if none has it, from NVRTC."""
+    layers = current_layers()
+    allowed = not env.flag("GEMMJIT_DISABLE_JIT")
+    own = installed_version()
+    entry = layers.find(key, own, any_version=not allowed)
+    if entry is not None:
+        return _from_entry(entry, spec, key)
+    if not allowed:
+        count("misses")
+        raise MissingKernelError(
+            f"kernel {spec.name} ({spec.entry}) for {spec.target}: GEMMJIT_DISABLE_JIT forbids to "
+            f"compile it, and it is in none of: {layers.describe()}. Compile it beforehand: "
+            f"{spec.prewarm_command}"
+        )
+    try:
+        compiler = get_compiler()
+        if compiler.version != own:  # another NVRTC than the package's is in this process
+            entry = layers.find(key, compiler.version)
+            if entry is not None:
+                return _from_entry(entry, spec, key)
+        with layers.lock(key) as locked:
+            if locked and layers.user is not None:  # the one that we waited for compiled it
+                entry = layers.user.load(key, compiler.version)
+                if entry is not None:
+                    return _from_entry(entry, spec, key)
+            count("misses")
+            entry = _compile(spec, source, options)
+            layers.publish(entry)
+    except NvrtcNotFoundError as error:
+        entry = layers.find(key, None, any_version=True)
+        if entry is None:
+            raise
+        warn_once("build", ("nvrtc",), "%s Kernels of another NVRTC are used meanwhile", error)
+        return _from_entry(entry, spec, key)
+    return _kernel(entry, spec, key, from_cache=False)
+
+
+def _compile(spec: Spec, source: str, options: tuple[str, ...]) -> Entry:
+    done = get_compiler().compile(source, target=spec.target, name=spec.template, options=options)
+    count("compiles")
+    resources = read_resources(done.cubin, done.log).get(spec.entry)
+    if resources is None:
+        raise CompileError(
+            f"template {spec.template}: expected a kernel named {spec.entry}; it has none",
+            log=done.log,
+            source=source,
+        )
+    entry = Entry(
+        target=spec.target.name,
+        entry=spec.entry,
+        source=source,
+        options=options,
+        nvrtc_version=done.nvrtc_version,
+        cubin=done.cubin,
+        ptx=done.ptx,
+        resources=asdict(resources),
         log=done.log,
+        seconds=done.seconds,
+        kernel=spec.name,
+        config=str(spec.config),
+        variant=str(spec.variant),
+        gemmjit_version=_own_version(),
+        created=time.time(),
     )
     logger("build").info(
         "compiled %s (%s) for %s in %.0f ms: %d registers, %d bytes spilled",
@@ -248,10 +200,72 @@ def _compile(spec: Spec, source: str, options: tuple[str, ...], identity: str) -
         spec.entry,
         spec.target,
         done.seconds * 1e3,
-        kernel.registers,
-        kernel.spills,
+        resources.registers,
+        resources.spill_store_bytes + resources.spill_load_bytes,
     )
+    return entry
+
+
+def _from_entry(entry: Entry, spec: Spec, key: Key) -> CompiledKernel:
+    logger("build").debug(
+        "%s (%s) for %s comes from the cache, compiled by NVRTC %s",
+        spec.name,
+        spec.entry,
+        spec.target,
+        entry.nvrtc_version,
+    )
+    return _kernel(entry, spec, key, from_cache=True)
+
+
+def _kernel(entry: Entry, spec: Spec, key: Key, *, from_cache: bool) -> CompiledKernel:
+    kernel = CompiledKernel(
+        name=spec.name,
+        entry=spec.entry,
+        target=spec.target,
+        source=entry.source,
+        ptx=entry.ptx,
+        cubin=entry.cubin,
+        resources=Resources(**entry.resources),
+        nvrtc_version=entry.nvrtc_version,
+        seconds=entry.seconds,
+        from_cache=from_cache,
+        identity=key.identity,
+        config=spec.config,
+        variant=spec.variant,
+        smem_bytes=spec.smem_bytes,
+        threads=spec.threads,
+        log=entry.log,
+    )
+    if kernel.threads > kernel.resources.max_threads or kernel.occupancy == 0:
+        raise CompileError(
+            f"kernel {spec.name} ({spec.entry}) for {spec.target} can never be launched: "
+            f"{kernel.threads} threads (compiled for {kernel.resources.max_threads}) with "
+            f"{kernel.registers} registers each and {kernel.smem_bytes} + "
+            f"{kernel.resources.smem_bytes} bytes of shared memory, where a multiprocessor has "
+            f"{spec.target.limits.registers} registers and gives a block "
+            f"{spec.target.limits.smem_per_block} bytes. Choose a smaller tile or fewer stages",
+            log=entry.log,
+            source=entry.source,
+        )
+    if kernel.spills:
+        warn_once(
+            "build",
+            ("spill", key.identity),
+            "%s (%s) for %s spills %d bytes of registers; it will be slow",
+            spec.name,
+            spec.entry,
+            spec.target,
+            kernel.spills,
+        )
     return kernel
+
+
+@functools.cache
+def _own_version() -> str:
+    try:
+        return metadata.version("gemmjit")
+    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        return ""
 
 
 def _after_fork() -> None:

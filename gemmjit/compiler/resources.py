@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gemmjit.compiler.elf import read_kernels
+from gemmjit.elf import read_kernels
 from gemmjit.errors import CompileError
 
 __all__ = ["Resources", "check_advisories", "read_resources"]

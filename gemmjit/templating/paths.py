@@ -23,7 +23,15 @@ from gemmjit.errors import TemplateError
 __all__ = ["overlays", "overridden", "override", "read_template", "templates_root"]
 
 _SCOPED: ContextVar[tuple[Path, ...]] = ContextVar("gemmjit_templates", default=())
-_STANDING = threading.local()  # what a plain call of override() left in force in this thread
+
+
+class _Standing(threading.local):
+    """What plain calls of `override` left in force in this thread."""
+
+    paths: tuple[Path, ...] = ()
+
+
+_STANDING = _Standing()
 
 
 @cache
@@ -91,23 +99,23 @@ class override:
             raise TemplateError(f"override: expected a directory of templates; got {path}")
         self.directory = path
         self._token: Token[tuple[Path, ...]] | None = None
-        _STANDING.paths = (path, *_standing())
+        _STANDING.paths = (path, *_STANDING.paths)
 
     def restore(self) -> None:
         """End the override; a second call does nothing."""
         if self._token is not None:
             _SCOPED.reset(self._token)
             self._token = None
-        self._drop_standing()
+        self._drop_STANDING.paths
 
     def _drop_standing(self) -> None:
-        paths = list(_standing())
+        paths = list(_STANDING.paths)
         if self.directory in paths:
             paths.remove(self.directory)
             _STANDING.paths = tuple(paths)
 
     def __enter__(self) -> override:
-        self._drop_standing()
+        self._drop_STANDING.paths
         self._token = _SCOPED.set((self.directory, *_SCOPED.get()))
         return self
 
@@ -120,19 +128,14 @@ class override:
         self.restore()
 
 
-def _standing() -> tuple[Path, ...]:
-    paths: tuple[Path, ...] = getattr(_STANDING, "paths", ())
-    return paths
-
-
 def overridden() -> bool:
     """Return whether an `override` is in force; cheap enough for every call."""
-    return bool(_SCOPED.get()) or bool(_standing())
+    return bool(_SCOPED.get()) or bool(_STANDING.paths)
 
 
 def overlays() -> tuple[Path, ...]:
     """Return the directories that take precedence over gemmjit's templates, first one first."""
-    chosen = _SCOPED.get() + _standing()
+    chosen = _SCOPED.get() + _STANDING.paths
     named = env.get("GEMMJIT_TEMPLATE_PATH")
     if named is None:
         return chosen

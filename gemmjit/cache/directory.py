@@ -1,0 +1,126 @@
+"""A cache directory as such: who may use it, what is created in it and how, what is removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from gemmjit.cache.key import SCHEMA, Key
+from gemmjit.cache.trust import distrust
+from gemmjit.errors import CacheError
+from gemmjit.logs import warn_once
+
+__all__ = ["Directory"]
+
+
+class Directory:
+    """A directory that holds a cache, or will.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        Created by the first write, with mode 0700. Below a directory that exists, what is
+        created is as readable as that directory.
+    writable : bool
+        False for a layer that is only read.
+    """
+
+    def __init__(self, root: Path, *, writable: bool = True) -> None:
+        self.root = root
+        self.writable = writable
+        self._base = root / f"v{SCHEMA}"
+        self._refused: str | None = None
+        self._checked = False
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.root)!r}, writable={self.writable})"
+
+    def check(self) -> None:
+        """Raise if the directory exists and must not be used.
+
+        Raises
+        ------
+        CacheError
+            If it is a file, belongs to somebody else, or others can write to it.
+        """
+        for path in (self.root, self._base):
+            try:
+                status = path.stat()
+            except (FileNotFoundError, PermissionError):
+                return
+            except OSError as error:
+                raise CacheError(f"cache: {path} cannot be used: {error.strerror}") from error
+            if not stat.S_ISDIR(status.st_mode):
+                raise CacheError(f"cache: expected a directory; got the file {path}")
+            reason = distrust(status, any_owner=not self.writable)
+            if reason is not None:
+                raise CacheError(
+                    f"cache: {path} is refused, because {reason} and cubins are code. "
+                    f"Mend it with chmod go-w, or choose another directory with GEMMJIT_CACHE_DIR"
+                )
+
+    def usable(self) -> bool:
+        """Return whether the directory may be used; the first refusal is logged as a warning."""
+        if not self._checked:
+            self._refused = None
+            try:
+                self.check()
+            except CacheError as error:
+                self._refused = str(error)
+            self._checked = os.path.exists(self._base)  # until then, somebody else may create it
+        if self._refused is not None:
+            warn_once("cache", ("refused", str(self.root)), "%s", self._refused)
+            return False
+        return True
+
+    def _gave_up(self, error: OSError) -> bool:
+        warn_once(
+            "cache",
+            ("write", str(self.root)),
+            "%s cannot be written (%s); kernels that it lacks stay in memory only. "
+            "Choose another directory with GEMMJIT_CACHE_DIR",
+            self.root,
+            error.strerror or error,
+        )
+        return False
+
+    def _own(self, relative: str) -> Path:
+        """Return a folder below the versioned one, creating what is missing."""
+        if not self.root.is_dir():
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, exist_ok=True)
+        mode = self._mode(0o700, 0o055)
+        path = self._base
+        path.mkdir(mode=mode, exist_ok=True)
+        for part in relative.split("/"):
+            path = path / part
+            path.mkdir(mode=mode, exist_ok=True)
+        return path
+
+    def _mode(self, ours: int, theirs: int) -> int:
+        """Return permissions: ours, and of theirs as many as the root gives."""
+        return ours | stat.S_IMODE(self.root.stat().st_mode) & theirs
+
+    def _remove(self, path: Path) -> bool:
+        """Move an entry out of sight at once, then delete it."""
+        try:
+            aside = self._own(".tmp") / f"{os.getpid()}-{uuid.uuid4().hex}"
+            os.rename(path, aside)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        if aside.is_dir():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty: another compiler's work, or a new entry
+            path.parent.rmdir()
+        return True
+
+    def _folder(self, key: Key) -> Path:
+        return self._base / key.target / key.folder

@@ -1,0 +1,258 @@
+"""One directory of compiled kernels.
+
+::
+
+    <root>/v1/<target>/<entry>-<identity>/<nvrtc version>/
+                        {kernel.cubin, kernel.ptx, kernel.cu, meta.json}
+    <root>/v1/.tmp/     entries being written, and those being removed
+    <root>/v1/.locks/   one file a kernel; see `gemmjit.cache.locks`
+
+An entry is written aside, synced, and renamed into place, so it is there as a whole or not at all;
+whoever loses a race keeps the bytes that it has. An entry is believed only after its checksums.
+Trouble with the directory never reaches a caller of `load` and `publish`: it costs one warning.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmjit.cache import locks
+from gemmjit.cache.directory import Directory
+from gemmjit.cache.entry import DamagedEntryError, Entry, decode, encode
+from gemmjit.cache.files import folders, read_files, sync, write_files
+from gemmjit.cache.key import CUDA_MAJOR, Key, major_of
+from gemmjit.cache.stats import count
+from gemmjit.logs import warn_once
+
+__all__ = ["GRACE_SECONDS", "Store", "Stored"]
+
+#: Nothing that was used this recently is evicted: a running process may be loading it.
+GRACE_SECONDS = 600.0
+
+_STALE_SECONDS = 3600.0  # what a killed process left in .tmp is removed after this
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One sub-entry on disk.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+    target, folder, nvrtc_version : str
+        The last three parts of the path.
+    num_bytes : int
+    last_used : float
+        Seconds since the epoch.
+    """
+
+    path: Path
+    target: str
+    folder: str
+    nvrtc_version: str
+    num_bytes: int
+    last_used: float
+
+
+class Store(Directory):
+    """The compiled kernels of one directory; its parameters are those of `Directory`."""
+
+    # Reading
+
+    def load(
+        self, key: Key, nvrtc_version: str | None, *, any_version: bool = False
+    ) -> Entry | None:
+        """Return an entry, or None.
+
+        Parameters
+        ----------
+        key : Key
+        nvrtc_version : str or None
+            The compiler whose work is preferred.
+        any_version : bool
+            Whether that of another compiler of the same CUDA major release will do.
+        """
+        if not self.usable():
+            return None
+        folder = self._folder(key)
+        versions = [nvrtc_version] if nvrtc_version is not None else []
+        if any_version:
+            versions += [v for v in self._versions(folder) if v != nvrtc_version]
+        for version in versions:
+            entry = self._load_one(folder / version, key)
+            if entry is not None:
+                count("hits")
+                return entry
+        return None
+
+    def _versions(self, folder: Path) -> list[str]:
+        """Return the compilers of an entry that may stand in, newest first."""
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return []
+        numbers = {name: tuple(int(p) for p in name.split(".") if p.isdecimal()) for name in names}
+        mine = [name for name in names if major_of(name) == CUDA_MAJOR]
+        return sorted(mine, key=numbers.__getitem__, reverse=True)
+
+    def _load_one(self, path: Path, key: Key) -> Entry | None:
+        try:
+            entry = decode(self._read(path), key)
+        except FileNotFoundError:
+            return None
+        except DamagedEntryError as error:
+            self._discard(path, str(error))
+            return None
+        except OSError as error:
+            warn_once("cache", ("read", str(self.root)), "%s cannot be read: %s", path, error)
+            return None
+        if self.writable:
+            with suppress(OSError):  # a time that is too old costs an eviction at worst
+                os.utime(path)
+        return entry
+
+    def _read(self, path: Path) -> dict[str, bytes]:
+        return read_files(path, any_owner=not self.writable)
+
+    def _discard(self, path: Path, reason: str) -> None:
+        count("damaged")
+        removed = self.writable and self._remove(path)
+        warn_once(
+            "cache",
+            ("damaged", str(path)),
+            "%s is damaged (%s); %s",
+            path,
+            reason,
+            "removed, the kernel will be compiled again" if removed else "ignored",
+        )
+
+    # Writing
+
+    def publish(self, entry: Entry) -> bool:
+        """Put an entry in place; return whether it is there now, by us or by another process."""
+        if not self.writable or not self.usable():
+            return False
+        final = self._folder(entry.key) / entry.nvrtc_version
+        aside = None
+        try:
+            aside = self._own(f".tmp/{os.getpid()}-{uuid.uuid4().hex}")
+            write_files(aside, encode(entry), self._mode(0o600, 0o044))
+            self._rename(aside, final)
+        except OSError as error:
+            return self._gave_up(error)
+        finally:
+            if aside is not None:
+                shutil.rmtree(aside, ignore_errors=True)
+        sync(final.parent)
+        return True
+
+    def _rename(self, aside: Path, final: Path) -> None:
+        """Move an entry into place; if another process was faster, its entry stays."""
+        folder = str(final.parent.relative_to(self._base))
+        for last in (False, True):
+            self._own(folder)
+            try:
+                os.rename(aside, final)
+                return
+            except FileNotFoundError:  # an eviction took the folder while it was empty
+                if last:
+                    raise
+            except OSError as error:
+                if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                    return
+                raise
+
+    def lock(
+        self, key: Key, timeout_seconds: float = locks.TIMEOUT_SECONDS
+    ) -> AbstractContextManager[bool]:
+        """Return a context that holds the lock of a kernel; its value says whether it does."""
+        if not self.writable or not self.usable():
+            return nullcontext(False)
+        try:
+            folder = self._own(".locks")
+        except OSError as error:
+            return nullcontext(self._gave_up(error))
+        return locks.held(folder / f"{key.target}-{key.folder[-32:]}", timeout_seconds)
+
+    # Looking after it
+
+    def entries(self) -> Iterator[Stored]:
+        """Yield the sub-entries, in no order; those that vanish meanwhile are left out."""
+        for target in folders(self._base):
+            for folder in folders(target):
+                for path in folders(folder):
+                    with suppress(OSError):
+                        num_bytes = sum(file.stat().st_size for file in path.iterdir())
+                        used = path.stat().st_mtime
+                        place = (target.name, folder.name, path.name)
+                        yield Stored(path, *place, num_bytes, used)
+
+    def read(self, stored: Stored) -> Entry:
+        """Return a sub-entry.
+
+        Raises
+        ------
+        DamagedEntryError
+            If it is not sound, or lies in the place of another.
+        OSError
+            If it cannot be read, or is gone.
+        """
+        entry = decode(self._read(stored.path))
+        place = (entry.target, entry.key.folder, entry.nvrtc_version)
+        if place != (stored.target, stored.folder, stored.nvrtc_version):
+            raise DamagedEntryError("it lies in the place of another kernel")
+        return entry
+
+    def verify(self) -> list[tuple[Stored, str]]:
+        """Return the sub-entries that are not sound, each with the reason."""
+        damaged = []
+        for stored in self.entries():
+            try:
+                self.read(stored)
+            except FileNotFoundError:
+                continue
+            except (OSError, DamagedEntryError) as error:
+                damaged.append((stored, str(error)))
+        return damaged
+
+    def size(self) -> int:
+        """Return the bytes of all entries."""
+        return sum(stored.num_bytes for stored in self.entries())
+
+    def remove(self, stored: Stored) -> bool:
+        """Remove a sub-entry; return whether it is gone."""
+        return self._remove(stored.path)
+
+    def prune(self, max_bytes: int, grace_seconds: float = GRACE_SECONDS) -> list[Stored]:
+        """Remove what was not used for longest, until the rest fits; return what was removed.
+
+        What was used within the last `grace_seconds` stays, even if the rest then does not fit.
+        """
+        self._sweep()
+        everything = sorted(self.entries(), key=lambda stored: stored.last_used)
+        excess = sum(stored.num_bytes for stored in everything) - max_bytes
+        limit = time.time() - grace_seconds
+        removed = []
+        for stored in everything:
+            if excess <= 0 or stored.last_used > limit:
+                break
+            if self._remove(stored.path):
+                removed.append(stored)
+                excess -= stored.num_bytes
+        return removed
+
+    def _sweep(self) -> None:
+        """Remove what killed processes left behind."""
+        limit = time.time() - _STALE_SECONDS
+        for path in folders(self._base / ".tmp"):
+            with suppress(OSError):
+                if path.stat().st_mtime < limit:
+                    shutil.rmtree(path, ignore_errors=True)
