@@ -106,7 +106,7 @@ class override:
         if self._token is not None:
             _SCOPED.reset(self._token)
             self._token = None
-        self._drop_STANDING.paths
+        self._drop_standing()
 
     def _drop_standing(self) -> None:
         paths = list(_STANDING.paths)
@@ -115,7 +115,7 @@ class override:
             _STANDING.paths = tuple(paths)
 
     def __enter__(self) -> override:
-        self._drop_STANDING.paths
+        self._drop_standing()
         self._token = _SCOPED.set((self.directory, *_SCOPED.get()))
         return self
 
