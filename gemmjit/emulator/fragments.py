@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmjit.errors import EmulatorError
+from gemmjit.emulator.faults import UnknownInstruction
 
 __all__ = [
     "Fragment",
@@ -53,6 +53,8 @@ class Fragment:
         ``lane * elements + element`` of each matrix element in row-major order.
     scatter : ndarray of intp, (lanes * elements,)
         Row-major position of each held element.
+    pair_gather, pair_scatter : ndarray of intp, or None
+        The same in units of two neighbours, where each lane holds such pairs.
     """
 
     shape: tuple[int, int, int]
@@ -60,15 +62,32 @@ class Fragment:
     elements: int
     gather: Indices
     scatter: Indices
+    pair_gather: Indices | None
+    pair_scatter: Indices | None
 
     def matrices(self, held: NDArray[Any]) -> NDArray[Any]:
         """Collect ``(warps, lanes * elements)`` to ``(warps * matrices, rows, columns)``."""
         _, rows, columns = self.shape
-        return held.take(self.gather, axis=1).reshape(-1, rows, columns)
+        return _take(held, self.gather, self.pair_gather).reshape(-1, rows, columns)
 
     def held(self, matrices: NDArray[Any]) -> NDArray[Any]:
         """Distribute ``(warps * matrices, rows, columns)`` to ``(warps, lanes * elements)``."""
-        return matrices.reshape(-1, self.gather.size).take(self.scatter, axis=1)
+        flat = matrices.reshape(-1, self.gather.size)
+        return _take(flat, self.scatter, self.pair_scatter)
+
+
+def _take(flat: NDArray[Any], single: Indices, pairs: Indices | None) -> NDArray[Any]:
+    """Permute columns; 32-bit elements that stay in pairs move as 64 bits, in half the time."""
+    if pairs is None or flat.itemsize != 4:
+        return flat.take(single, axis=1)
+    return np.ascontiguousarray(flat).view(np.uint64).take(pairs, axis=1).view(flat.dtype)
+
+
+def _pairs(indices: Indices) -> Indices | None:
+    first, second = indices[::2], indices[1::2]
+    if len(first) != len(second) or (first % 2).any() or (second != first + 1).any():
+        return None
+    return first // 2
 
 
 def _fragment(shape: tuple[int, int, int], matrix: Any, row: Any, column: Any) -> Fragment:
@@ -82,7 +101,7 @@ def _fragment(shape: tuple[int, int, int], matrix: Any, row: Any, column: Any) -
     gather = np.argsort(scatter).astype(np.intp)
     gather.setflags(write=False)
     scatter.setflags(write=False)
-    return Fragment(shape, lanes, elements, gather, scatter)
+    return Fragment(shape, lanes, elements, gather, scatter, _pairs(gather), _pairs(scatter))
 
 
 def _packed(registers: int, per_register: int) -> tuple[Indices, Indices]:
@@ -208,11 +227,11 @@ def row_addresses(addresses: NDArray[Any], num: int) -> NDArray[Any]:
 
     Raises
     ------
-    EmulatorError
+    UnknownInstruction
         If ``num`` is not 1, 2 or 4.
     """
     if num not in (1, 2, 4):
-        raise EmulatorError(f"num: expected x1, x2 or x4; got x{num}")
+        raise UnknownInstruction(f"num: expected x1, x2 or x4; got x{num}")
     return addresses[:, : 8 * num].reshape(-1, num, 8)
 
 

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmjit.emulator import accumulate, fragments
+from gemmjit.emulator.faults import UnknownInstruction
 from gemmjit.emulator.formats import decode, encode
 from gemmjit.emulator.fragments import Fragment
-from gemmjit.errors import EmulatorError
 
-__all__ = ["MmaPlan", "mma_plan", "mma_sync", "unpack"]
+__all__ = ["MmaPlan", "mma_plan", "mma_sync", "pack", "unpack"]
 
 _BITS = {
     "f64": 64, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8,
@@ -81,11 +81,23 @@ def unpack(name: str, registers: NDArray[Any]) -> NDArray[Any]:
         return nibbles.astype(np.float32)
     if name == "b1":
         return np.unpackbits(octets, axis=1, bitorder="little").astype(np.float32)
-    raise EmulatorError(f"element type: expected one of {', '.join(_BITS)}; got {name!r}")
+    raise UnknownInstruction(f"element type: expected one of {', '.join(_BITS)}; got {name!r}")
 
 
-def _pack(name: str, held: NDArray[Any], warps: int, lanes: int) -> NDArray[Any]:
-    """Pack accumulator elements (warps, lanes * elements) into registers (warps, lanes, r)."""
+def pack(name: str, held: NDArray[Any], warps: int, lanes: int) -> NDArray[Any]:
+    """Pack accumulator elements: the inverse of `unpack` for f16, f32, f64 and s32.
+
+    Parameters
+    ----------
+    name : str
+        Element type.
+    held : ndarray, (warps, lanes * elements)
+    warps, lanes : int
+
+    Returns
+    -------
+    ndarray of uint32 (uint64 for f64), (warps, lanes, registers)
+    """
     if name == "f16":
         held = encode("f16", held)
     words = np.ascontiguousarray(held).view(np.uint64 if name == "f64" else np.uint32)
@@ -129,7 +141,7 @@ class MmaPlan:
         b_matrix = self.b.matrices(unpack(self.b_type, b))
         c_matrix = self.c.matrices(unpack(self.c_type, c))
         d_matrix = self.product(a_matrix, b_matrix, c_matrix)
-        return _pack(self.d_type, self.d.held(d_matrix), warps, 32)
+        return pack(self.d_type, self.d.held(d_matrix), warps, 32)
 
 
 def _integer_product(
@@ -185,22 +197,28 @@ def _check(
     text = f"{shape}.{layouts[0]}.{layouts[1]}.{d_type}.{a_type}.{b_type}.{c_type}"
     if family not in _SHAPES or shape not in _SHAPES[family]:
         known = "; ".join(f"{t}: {', '.join(s)}" for t, s in _SHAPES.items())
-        raise EmulatorError(f"mma.sync {text}: expected a shape of {known}; got {shape} {a_type}")
+        raise UnknownInstruction(
+            f"mma.sync {text}: expected a shape of {known}; got {shape} {a_type}"
+        )
     mixes = family in ("e4m3", "s8", "s4")
     if _FAMILY.get(b_type, b_type) != family or (b_type != a_type and not mixes):
-        raise EmulatorError(f"mma.sync {text}: B has type {b_type}, which cannot meet {a_type}")
+        raise UnknownInstruction(
+            f"mma.sync {text}: B has type {b_type}, which cannot meet {a_type}"
+        )
     if c_type not in _ACCUMULATORS[family] or d_type not in _ACCUMULATORS[family]:
         expected = " or ".join(_ACCUMULATORS[family])
-        raise EmulatorError(
+        raise UnknownInstruction(
             f"mma.sync {text}: expected accumulators of {expected}; got D {d_type}, C {c_type}"
         )
     volta = shape == "m8n8k4" and family == "f16"
     if c_type != d_type and not (volta and c_type == "f16"):
-        raise EmulatorError(f"mma.sync {text}: expected equal types of C and D")
+        raise UnknownInstruction(f"mma.sync {text}: expected equal types of C and D")
     if layouts != ("row", "col") and not volta:
-        raise EmulatorError(f"mma.sync {text}: only m8n8k4 f16 has layouts other than row.col")
+        raise UnknownInstruction(f"mma.sync {text}: only m8n8k4 f16 has layouts other than row.col")
     if (family == "b1") != (bit_op in ("and", "xor")):
-        raise EmulatorError(f"mma.sync {text}: expected .and or .xor for b1 only; got {bit_op}")
+        raise UnknownInstruction(
+            f"mma.sync {text}: expected .and or .xor for b1 only; got {bit_op}"
+        )
     return family
 
 
@@ -223,13 +241,15 @@ def mma_plan(
 
     Raises
     ------
-    EmulatorError
+    UnknownInstruction
         If the manual does not list the combination.
     """
     types = (a_type, b_type, c_type, d_type)
     family = _check(shape, types, (a_layout, b_layout), bit_op)
     if satfinite and family not in ("s8", "s4"):
-        raise EmulatorError(f"mma.sync {shape}: .satfinite is for s8, u8, s4 and u4; got {a_type}")
+        raise UnknownInstruction(
+            f"mma.sync {shape}: .satfinite is for s8, u8, s4 and u4; got {a_type}"
+        )
     m, n, k = (int(x) for x in re.findall(r"\d+", shape))
     bits = _BITS[a_type]
     if shape == "m8n8k4" and family == "f16":
@@ -297,7 +317,7 @@ def mma_sync(
 
     Raises
     ------
-    EmulatorError
+    UnknownInstruction
         If the manual does not list the combination.
     """
     plan = mma_plan(
