@@ -115,8 +115,12 @@ def _read_kernels(image: bytes) -> dict[str, ElfKernel]:
 
 
 def _sections(image: bytes) -> list[_Section]:
-    (table,) = struct.unpack_from("<Q", image, 40)
-    entry_bytes, count, names_idx = struct.unpack_from("<HHH", image, 58)
+    segments, table = struct.unpack_from("<QQ", image, 32)
+    segment_bytes, num_segments, entry_bytes, count, names_idx = struct.unpack_from(
+        "<HHHHH", image, 54
+    )
+    if segments + num_segments * segment_bytes > len(image):
+        raise IndexError("the table of segments ends beyond the file")
     headers = [
         struct.unpack_from("<IIQQQQIIQQ", image, table + i * entry_bytes) for i in range(count)
     ]

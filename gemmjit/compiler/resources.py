@@ -47,7 +47,7 @@ class Resources:
 # Advisories of ptxas after which the kernel is not what its source says.
 _ADVISORIES = {
     "C7504": "setmaxnreg is ignored: a function was not inlined",
-    "C7508": "setmaxnreg is ignored: the kernel has no launch bounds",
+    "C7508": "setmaxnreg is ignored: no launch bounds fix the registers at entry",
     "C7514": "wgmma instructions are serialised",
     "C7517": "a wait for wgmma was inserted: an accumulator is used before its wait",
     "C7519": "wgmma instructions are serialised",
