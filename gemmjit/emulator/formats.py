@@ -230,7 +230,8 @@ def encode(
         quick = _encode_quick(name, values, rounding)
         if quick is not None:
             return quick
-    return _encode_exact(f, values, rounding, satfinite, relu)
+    with np.errstate(invalid="ignore"):  # signalling NaN are legal inputs
+        return _encode_exact(f, values, rounding, satfinite, relu)
 
 
 def _encode_quick(name: str, values: NDArray[np.float32], rounding: str) -> Bits | None:
@@ -307,7 +308,8 @@ def _encode_exact(
             is_inf &= ~negative
         negative = np.zeros_like(negative)
     # frexp gives [0.5, 1), so that the exponent of the leading bit is one less.
-    exponent = np.maximum(np.frexp(finite)[1].astype(np.int64) - 1, f.min_exponent)
+    exponent = np.where(finite == 0, f.min_exponent, np.frexp(finite)[1].astype(np.int64) - 1)
+    exponent = np.maximum(exponent, f.min_exponent)
     quotient = np.ldexp(finite, f.mantissa_bits - exponent)
     quotient = _round_quotient(quotient, negative, rounding)
     code = quotient.astype(np.int64) + ((exponent - f.min_exponent) << f.mantissa_bits)
