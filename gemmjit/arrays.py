@@ -41,6 +41,11 @@ class ArrayView(NamedTuple):
     dtype: DType
     device: int
 
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
     def byte_range(self) -> tuple[int, int]:
         """Return the first byte and the byte past the last that the elements can touch."""
         if 0 in self.shape:
@@ -70,6 +75,18 @@ class Frontend(ABC):
         """Return the view of an array; never copies, never synchronises."""
 
     @abstractmethod
+    def signature(self, array: Any) -> tuple[Any, ...]:
+        """Return shape, strides, type and device as the framework spells them.
+
+        Equal signatures mean equal views but for the pointer. The last element is the device
+        number. This is on the path of every call and must be cheap.
+        """
+
+    @abstractmethod
+    def pointer(self, array: Any) -> int:
+        """Return the address of the first element."""
+
+    @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return a new C-contiguous array on the framework's current stream."""
 
@@ -79,6 +96,10 @@ class Frontend(ABC):
 
     def check_differentiable(self, array: Any, argument: str) -> None:  # noqa: B027
         """Raise if the array asks for a gradient that the call would not record."""
+
+    def requires_grad(self, array: Any) -> bool:
+        """Return whether the array may ask for a gradient; cheap."""
+        return False
 
 
 class NumpyFrontend(Frontend):
@@ -97,6 +118,14 @@ class NumpyFrontend(Frontend):
             )
         strides = tuple(s // itemsize for s in array.strides)
         return ArrayView(array.ctypes.data, array.shape, strides, dtype, CPU)
+
+    def signature(self, array: Any) -> tuple[Any, ...]:
+        """Return shape, strides in bytes, type and `CPU`."""
+        return array.shape, array.strides, array.dtype, CPU
+
+    def pointer(self, array: Any) -> int:
+        """Return the address of the first element."""
+        return int(array.ctypes.data)
 
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return a new NumPy array."""

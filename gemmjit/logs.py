@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from functools import cache
 
@@ -50,3 +51,11 @@ def warn_once(name: str, key: tuple[str, ...], message: str, *arguments: object)
         _warned.add(key)
     logger(name).warning(message, *arguments)
     return True
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread that is not in this process may hold the old one
+
+
+#os.register_at_fork(after_in_child=_after_fork)

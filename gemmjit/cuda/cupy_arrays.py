@@ -27,7 +27,15 @@ class CupyFrontend(Frontend):
             dtype = self._dtypes[array.dtype] = dtype_of(array.dtype)
         itemsize = dtype.itemsize
         strides = tuple([s // itemsize for s in array.strides])
-        return ArrayView(array.data.ptr, array.shape, strides, dtype, array.device.id)
+        return ArrayView(array.data.ptr, array.shape, strides, dtype, array.data.device_id)
+
+    def signature(self, array: Any) -> tuple[Any, ...]:
+        """Return shape, strides in bytes, type and device number."""
+        return array.shape, array.strides, array.dtype, array.data.device_id
+
+    def pointer(self, array: Any) -> int:
+        """Return the address of the first element."""
+        return int(array.data.ptr)
 
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return a new CuPy array from the current memory pool."""

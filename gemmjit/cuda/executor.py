@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from gemmjit.dtypes import U8
 from gemmjit.errors import CaptureError, InvalidProblemError, LaunchError
 from gemmjit.plan import Launch, Plan, Workspace
 
-__all__ = ["BoundPlan", "is_capturing", "order_streams", "stream_handle"]
+__all__ = ["BoundPlan", "is_capturing", "order_streams", "ready", "stream_handle"]
 
 
 class BoundPlan:
@@ -27,56 +26,51 @@ class BoundPlan:
     Parameters
     ----------
     plan : Plan
+    operands : tuple of str
+        Names of the operands, in the order in which `run` is given their addresses.
     ordinal : int
         Device of the operands.
     """
 
-    def __init__(self, plan: Plan, ordinal: int) -> None:
+    def __init__(self, plan: Plan, operands: tuple[str, ...], ordinal: int) -> None:
         self.plan = plan
         self.ordinal = ordinal
         self._api = driver()
+        self._active_device = self._api.cuCtxGetDevice
+        names = operands + tuple(w.name for w in plan.workspaces)
         with current(ordinal):
-            self._launches = [_BoundLaunch(launch, ordinal) for launch in plan.launches]
+            self._launches = [_BoundLaunch(launch, names, ordinal) for launch in plan.launches]
 
-    def run(self, addresses: Mapping[str, int], stream: int, frontend: Frontend) -> Sequence[Any]:
+    def run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
         """Launch everything, asynchronously.
 
         Parameters
         ----------
-        addresses : mapping of str to int
-            Device address of each operand; a missing one is null.
+        pointers : tuple of int
+            Device address of each operand.
         stream : int
             Stream handle.
         frontend : Frontend
-            Whose pool the workspaces come from.
-
-        Returns
-        -------
-        sequence
-            The workspaces; the framework may reuse them in stream order once they are dropped.
+            Whose pool the workspaces come from; it may reuse them in stream order right away.
         """
-        status, active = self._api.cuCtxGetDevice()
-        if status.value == 0 and int(active) == self.ordinal:
-            return self._run(addresses, stream, frontend)
-        with current(self.ordinal):
-            return self._run(addresses, stream, frontend)
+        status, active = self._active_device()
+        if status == 0 and int(active) == self.ordinal:
+            self._run(pointers, stream, frontend)
+        else:
+            with current(self.ordinal):
+                self._run(pointers, stream, frontend)
 
-    def _run(self, addresses: Mapping[str, int], stream: int, frontend: Frontend) -> Sequence[Any]:
-        if not self.plan.workspaces:
-            for launch in self._launches:
-                launch.run(addresses, stream)
-            return ()
-        held = []
-        bound = dict(addresses)
+    def _run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
+        held = []  # workspaces live until the last launch has been given to the stream
         for workspace in self.plan.workspaces:
             array = frontend.empty((workspace.nbytes + workspace.alignment,), U8, self.ordinal)
             held.append(array)
-            base = frontend.view(array).pointer
-            bound[workspace.name] = -(-base // workspace.alignment) * workspace.alignment
-            self._fill(workspace, bound[workspace.name], stream)
+            base = frontend.pointer(array)
+            aligned = -(-base // workspace.alignment) * workspace.alignment
+            self._fill(workspace, aligned, stream)
+            pointers = (*pointers, aligned)
         for launch in self._launches:
-            launch.run(bound, stream)
-        return held
+            launch.run(pointers, stream)
 
     def _fill(self, workspace: Workspace, address: int, stream: int) -> None:
         if workspace.contents is not None:
@@ -100,7 +94,7 @@ class BoundPlan:
 class _Arguments(threading.local):
     """The packed arguments of one launch, one copy per thread, with an address cell per slot."""
 
-    def __init__(self, packed: PackedArguments) -> None:
+    def __init__(self, packed: PackedArguments, names: tuple[str, ...]) -> None:
         self.buffer = ctypes.create_string_buffer(packed.image, max(len(packed.image), 1))
         base = ctypes.addressof(self.buffer)
         self.table = (ctypes.c_void_p * max(len(packed.starts), 1))(
@@ -108,7 +102,11 @@ class _Arguments(threading.local):
         )
         self.table_address = ctypes.addressof(self.table)
         self.cells = [
-            (ctypes.c_uint64.from_buffer(self.buffer, slot.offset), slot.name, slot.displacement)
+            (
+                ctypes.c_uint64.from_buffer(self.buffer, slot.offset),
+                names.index(slot.name),
+                slot.displacement,
+            )
             for slot in packed.slots
         ]
 
@@ -116,19 +114,19 @@ class _Arguments(threading.local):
 class _BoundLaunch:
     """One launch with its handle and packed arguments."""
 
-    def __init__(self, launch: Launch, ordinal: int) -> None:
+    def __init__(self, launch: Launch, names: tuple[str, ...], ordinal: int) -> None:
         if launch.cluster != (1, 1, 1) or launch.attributes.cooperative:
             raise LaunchError("launch: clusters and cooperative launches are not served yet")
         self._launch = launch
         self._handle = load(launch.kernel, ordinal)
-        self._arguments = _Arguments(pack(launch.arguments))
+        self._arguments = _Arguments(pack(launch.arguments), names)
         self._shape = (*launch.grid, *launch.block, launch.smem_bytes)
         self._call = driver().cuLaunchKernel
 
-    def run(self, addresses: Mapping[str, int], stream: int) -> None:
+    def run(self, pointers: tuple[int, ...], stream: int) -> None:
         arguments = self._arguments
-        for cell, name, displacement in arguments.cells:
-            cell.value = addresses.get(name, 0) + displacement
+        for cell, index, displacement in arguments.cells:
+            cell.value = pointers[index] + displacement
         (status,) = self._call(self._handle, *self._shape, stream, arguments.table_address, 0)
         if status:
             self._refused(status)

@@ -51,6 +51,18 @@ class TorchFrontend(Frontend):
             )
         return ArrayView(array.data_ptr(), tuple(array.shape), array.stride(), dtype, where)
 
+    def signature(self, array: Any) -> tuple[Any, ...]:
+        """Return shape, strides, type and device number (-1, which is `CPU`, for host memory)."""
+        return array.shape, array.stride(), array.dtype, array.get_device()
+
+    def pointer(self, array: Any) -> int:
+        """Return the address of the first element."""
+        return array.data_ptr()  # type: ignore[no-any-return]
+
+    def requires_grad(self, array: Any) -> bool:
+        """Return the tensor's flag."""
+        return array.requires_grad  # type: ignore[no-any-return]
+
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return a new tensor from torch's caching allocator."""
         where = self._cpu if device == CPU else self._devices[device]

@@ -26,11 +26,10 @@ _log = logging.getLogger("gemmjit.ops")
 
 def run_on_cpu(
     frontend: Frontend,
-    a: ArrayView,
-    b: ArrayView,
+    mat_a: Any,
+    mat_b: Any,
     offs: Any,
     out: Any,
-    o: ArrayView | None,
     out_dtype: Any,
     accumulate: bool,
     config: Config | str | None,
@@ -38,12 +37,12 @@ def run_on_cpu(
 ) -> Any:
     """Run `grouped_mm` on NumPy arrays or torch tensors in host memory.
 
-    Parameters are those of the call, with the views of its arrays. Offsets are validated; offsets
-    in an array count as device offsets in the choice of the schedule, so that both schedules can be
-    tried without a GPU.
+    Parameters are those of the call. Offsets are validated; offsets in an array count as device
+    offsets in the choice of the schedule, so that both schedules can be tried without a GPU.
     """
-    rows = a.shape[0] if len(b.shape) == 3 else a.shape[-1]
-    sizes = host_group_sizes(offs, rows)
+    a, b = frontend.view(mat_a), frontend.view(mat_b)
+    o = frontend.view(out) if out is not None else None
+    sizes = host_group_sizes(offs, a.shape[0] if b.ndim == 3 else a.shape[-1])
     ends = np.cumsum(sizes).astype(np.int32)
     f = None
     if not isinstance(offs, list | tuple):
@@ -78,7 +77,7 @@ def _ndarray(view: ArrayView) -> npt.NDArray[Any]:
     if low == high:
         return np.empty(view.shape, view.dtype.numpy)
     itemsize = view.dtype.itemsize
-    raw = (ctypes.c_char * (high - low)).from_address(low)
+    raw = memoryview((ctypes.c_char * (high - low)).from_address(low))
     array: npt.NDArray[Any] = np.ndarray(
         view.shape,
         view.dtype.numpy,

@@ -9,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmjit import env
-from gemmjit.arrays import ArrayView, Frontend
+from gemmjit.arrays import Frontend
 from gemmjit.config import Config
 from gemmjit.cuda import executor
 from gemmjit.cuda.device import device
 from gemmjit.errors import CaptureError
 from gemmjit.offsets import check_offsets
 from gemmjit.ops.dispatch import LadderKernel, plan_for, spec_for, spec_with
-from gemmjit.ops.validation import check_out, problem_of, result_shape
+from gemmjit.ops.planning import OPERANDS
+from gemmjit.ops.validation import check_overlap, problem_of, result_shape
 
 __all__ = ["GpuCall"]
 
@@ -27,15 +28,14 @@ class GpuCall:
     Parameters
     ----------
     frontend : Frontend
-    a, b : ArrayView
-        Operands; shapes, strides, types, device and alignment count, not the addresses.
-    f : ArrayView or None
+        Framework of the arrays.
+    mat_a, mat_b : array
+        Operands; shapes, strides, types, device and alignment count, not addresses or values.
+    offs : array or None
         Offsets on the device.
     sizes : numpy.ndarray, shape (G,), or None
         Rows per group, where the offsets are on the host.
-    o : ArrayView or None
-        The caller's result array.
-    out_dtype, accumulate, config, stream
+    out, out_dtype, accumulate, config, stream
         As passed to the call.
     kernel : LadderKernel, optional
         Compiled kernel to use instead of the default choice.
@@ -43,29 +43,33 @@ class GpuCall:
     Raises
     ------
     CaptureError
-        If a kernel would have to be compiled or loaded while the stream is captured.
+        If a kernel would have to be loaded while the stream is captured.
     """
 
-    __slots__ = ("_bound", "_checks", "_dtype", "_ordinal", "_rows", "_shape")
+    __slots__ = ("_bound", "_checks", "_dtype", "_frontend", "_ordinal", "_rows", "_shape")
 
     def __init__(
         self,
         frontend: Frontend,
-        a: ArrayView,
-        b: ArrayView,
-        f: ArrayView | None,
+        mat_a: Any,
+        mat_b: Any,
+        offs: Any,
         sizes: npt.NDArray[np.int64] | None,
-        o: ArrayView | None,
+        out: Any,
         out_dtype: Any,
         accumulate: bool,
         config: Config | str | None,
         stream: Any,
         kernel: LadderKernel | None = None,
     ) -> None:
+        a, b = frontend.view(mat_a), frontend.view(mat_b)
+        f = frontend.view(offs) if offs is not None else None
+        o = frontend.view(out) if out is not None else None
         num_groups = f.shape[0] if f is not None else len(sizes if sizes is not None else ())
         problem = problem_of(a, b, f, num_groups, o, out_dtype, accumulate)
         if kernel is not None and f is None:
             problem = replace(problem, schedule=kernel.spec.variant.schedule)
+        self._frontend = frontend
         self._shape = result_shape(problem.form, a.shape, b.shape, num_groups)
         self._dtype = problem.out_dtype
         self._ordinal = a.device
@@ -79,9 +83,6 @@ class GpuCall:
             spec = spec_with(problem, kernel)
         else:
             spec = spec_for(problem, where.arch, config)
-        handle = frontend.current_stream(a.device)
-        if stream is not None:
-            handle = executor.stream_handle(stream)
         plan = plan_for(
             problem,
             spec,
@@ -90,58 +91,58 @@ class GpuCall:
             group_sizes=sizes,
             kernel=kernel,
         )
-        if executor.is_capturing(handle) and not executor.ready(plan, a.device):
-            raise CaptureError(_CAPTURE)
+        handle = frontend.current_stream(a.device)
+        if stream is not None:
+            handle = executor.stream_handle(stream)
+        if not executor.ready(plan, a.device) and executor.is_capturing(handle):
+            raise CaptureError(
+                "grouped_mm: the first call of this kind compiles or loads a kernel, which a CUDA "
+                "graph capture forbids. Call it once before the capture, or "
+                "gemmjit.prepare(problem)"
+            )
         if plan.launches:
-            self._bound = executor.BoundPlan(plan, a.device)
-
-    def check_out(self, o: ArrayView, a: ArrayView, b: ArrayView, f: ArrayView | None) -> None:
-        """Check that the result's memory is its own; addresses differ from call to call."""
-        check_out(o, self._shape, None, [a, b] + ([f] if f is not None else []))
+            self._bound = executor.BoundPlan(plan, OPERANDS, a.device)
 
     def run(
         self,
-        frontend: Frontend,
-        a: ArrayView,
-        b: ArrayView,
-        f: ArrayView | None,
+        mat_a: Any,
+        mat_b: Any,
         offs: Any,
         out: Any,
-        o: ArrayView | None,
+        pointer_a: int,
+        pointer_b: int,
+        pointer_out: int,
         stream: Any,
     ) -> Any:
         """Run on arrays like those that the call was made with; returns the result array."""
-        if self._checks and f is not None:
+        frontend = self._frontend
+        if self._checks and offs is not None:
             check_offsets(offs, self._rows)
-        if o is None:
+        if out is None:
             out = frontend.empty(self._shape, self._dtype, self._ordinal)
-            pointer = frontend.view(out).pointer
+            pointer_out = frontend.pointer(out)
         else:
-            pointer = o.pointer
-        if self._bound is None:
+            self._check_overlap(out, mat_a, mat_b, offs)
+        bound = self._bound
+        if bound is None:
             return out
-        addresses = {
-            "mat_a": a.pointer,
-            "mat_b": b.pointer,
-            "out": pointer,
-            "offs": f.pointer if f is not None else 0,
-        }
+        pointer_offs = 0 if offs is None else frontend.pointer(offs)
+        pointers = (pointer_a, pointer_b, pointer_out, pointer_offs)
         now = frontend.current_stream(self._ordinal)
-        if stream is None:
-            self._bound.run(addresses, now, frontend)
-            return out
-        handle = executor.stream_handle(stream)
+        handle = now if stream is None else executor.stream_handle(stream)
         if handle == now:
-            self._bound.run(addresses, now, frontend)
+            bound.run(pointers, now, frontend)
             return out
         # Operands, result and workspaces belong to the current stream: it goes first, and waits.
         executor.order_streams(now, handle, self._ordinal)
-        self._bound.run(addresses, handle, frontend)
+        bound.run(pointers, handle, frontend)
         executor.order_streams(handle, now, self._ordinal)
         return out
 
-
-_CAPTURE = (
-    "grouped_mm: the first call of this kind compiles or loads a kernel, which a CUDA graph "
-    "capture forbids. Call it once before the capture, or gemmjit.prepare(problem)"
-)
+    def _check_overlap(self, out: Any, mat_a: Any, mat_b: Any, offs: Any) -> None:
+        """Check that the result's memory is its own; addresses differ from call to call."""
+        view = self._frontend.view
+        inputs = [view(mat_a), view(mat_b)]
+        if offs is not None:
+            inputs.append(view(offs))
+        check_overlap(view(out), inputs)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemmjit.arrays import CPU, ArrayView, Frontend, frontend_of
+import numpy as np
+
+from gemmjit.arrays import CPU, Frontend, frontend_of
 from gemmjit.config import Config
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.ops.cpu_call import run_on_cpu
@@ -122,37 +124,45 @@ def run(
     stream: Any = None,
     kernel: LadderKernel | None = None,
 ) -> Any:
-    """Run `grouped_mm`, with a given compiled kernel if there is one."""
+    """Run `grouped_mm`, with a given compiled kernel if there is one.
+
+    What a call needs beyond its addresses is made once and remembered under the signatures of its
+    arrays, so that a repeated call is a lookup, the allocation of the result and a launch.
+    """
     frontend = frontend_of(mat_a, "mat_a")
-    frontend.check_differentiable(mat_a, "mat_a")
     if type(mat_b) is not type(mat_a):
         _same_framework(frontend, mat_b, "mat_b")
-    frontend.check_differentiable(mat_b, "mat_b")
-    a = frontend.view(mat_a)
-    b = frontend.view(mat_b)
-    o = None
+    if frontend.requires_grad(mat_a):
+        frontend.check_differentiable(mat_a, "mat_a")
+    if frontend.requires_grad(mat_b):
+        frontend.check_differentiable(mat_b, "mat_b")
+    signature_a = frontend.signature(mat_a)
+    device = signature_a[-1]
+    if device == CPU or type(offs) is not type(mat_a):
+        return _run_rarely(
+            frontend, mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream, kernel
+        )
+    signature_offs = frontend.signature(offs)
+    if signature_offs[-1] != device:
+        return _run_rarely(
+            frontend, mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream, kernel
+        )
+    pointer_a = frontend.pointer(mat_a)
+    pointer_b = frontend.pointer(mat_b)
+    pointer_out = 0
+    signature_out = None
     if out is not None:
         _same_framework(frontend, out, "out")
-        o = frontend.view(out)
-    if offs is None:
-        raise InvalidProblemError(
-            "offs: expected the end offset of each group, shape (G,); got none. "
-            "For rows per group, convert with gemmjit.offsets.from_group_sizes"
-        )
-    if a.device == CPU:
-        return run_on_cpu(frontend, a, b, offs, out, o, out_dtype, accumulate, config, kernel)
-
-    f = _device_offsets(offs, a.device)
-    sizes = None
-    if f is None:
-        sizes = host_group_sizes(offs, a.shape[0] if len(b.shape) == 3 else a.shape[-1])
+        signature_out = frontend.signature(out)
+        pointer_out = frontend.pointer(out)
     key = (
-        a[1:],
-        b[1:],
-        a[0] & 15,
-        b[0] & 15,
-        None if o is None else (o[0] & 15, o[1:]),
-        f[1:4] if f is not None else sizes.tobytes(),  # type: ignore[union-attr]
+        signature_a,
+        frontend.signature(mat_b),
+        signature_offs,
+        signature_out,
+        pointer_a & 15,
+        pointer_b & 15,
+        pointer_out & 15,
         out_dtype,
         accumulate,
         config,
@@ -160,12 +170,53 @@ def run(
     fixed = kernel is not None or overridden()
     call = None if fixed else _calls.get(key)
     if call is None:
-        call = GpuCall(frontend, a, b, f, sizes, o, out_dtype, accumulate, config, stream, kernel)
+        call = GpuCall(
+            frontend, mat_a, mat_b, offs, None, out, out_dtype, accumulate, config, stream, kernel
+        )
         if not fixed:
             _remember(key, call)
-    elif o is not None:
-        call.check_out(o, a, b, f)
-    return call.run(frontend, a, b, f, offs, out, o, stream)
+    return call.run(mat_a, mat_b, offs, out, pointer_a, pointer_b, pointer_out, stream)
+
+
+def _run_rarely(
+    frontend: Frontend,
+    mat_a: Any,
+    mat_b: Any,
+    offs: Any,
+    out_dtype: Any,
+    out: Any,
+    accumulate: bool,
+    config: Config | str | None,
+    stream: Any,
+    kernel: LadderKernel | None,
+) -> Any:
+    """Run a call whose arrays or offsets are on the host; nothing is remembered."""
+    if offs is None:
+        raise InvalidProblemError(
+            "offs: expected the end offset of each group, shape (G,); got none. "
+            "For rows per group, convert with gemmjit.offsets.from_group_sizes"
+        )
+    if out is not None:
+        _same_framework(frontend, out, "out")
+    a = frontend.view(mat_a)
+    if a.device == CPU:
+        return run_on_cpu(frontend, mat_a, mat_b, offs, out, out_dtype, accumulate, config, kernel)
+    _check_on_host(offs, a.device)
+    sizes = host_group_sizes(offs, a.shape[0] if frontend.view(mat_b).ndim == 3 else a.shape[-1])
+    call = GpuCall(
+        frontend, mat_a, mat_b, None, sizes, out, out_dtype, accumulate, config, stream, kernel
+    )
+    pointer_out = frontend.pointer(out) if out is not None else 0
+    return call.run(
+        mat_a,
+        mat_b,
+        None,
+        out,
+        frontend.pointer(mat_a),
+        frontend.pointer(mat_b),
+        pointer_out,
+        stream,
+    )
 
 
 def _remember(key: Any, call: GpuCall) -> None:
@@ -185,16 +236,20 @@ def _same_framework(frontend: Frontend, array: Any, argument: str) -> None:
         )
 
 
-def _device_offsets(offs: Any, device: int) -> ArrayView | None:
-    """Return the view of offsets on the operands' device, or None if the host has them."""
-    if isinstance(offs, list | tuple):
-        return None
-    view = frontend_of(offs, "offs").view(offs)
-    if view.device == device:
-        return view
-    if view.device == CPU:
-        return None
-    raise InvalidProblemError(
-        f"offs: expected offsets on {device_name(device)}, like mat_a, or on the host; "
-        f"got them on {device_name(view.device)}"
+def _check_on_host(offs: Any, device: int) -> None:
+    """Raise for offsets on a device that are not beside the operands."""
+    if isinstance(offs, list | tuple | np.ndarray):
+        return
+    frontend = frontend_of(offs, "offs")
+    where = frontend.view(offs).device
+    if where == CPU:
+        return
+    if where != device:
+        raise InvalidProblemError(
+            f"offs: expected offsets on {device_name(device)}, like mat_a, or on the host; "
+            f"got them on {device_name(where)}"
+        )
+    raise InvalidDtypeError(
+        f"offs: expected an array of the framework of mat_a; got a {frontend.name} one. "
+        "Convert it without a copy through DLPack"
     )

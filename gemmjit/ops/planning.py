@@ -13,7 +13,10 @@ from gemmjit.plan import Launch, Plan, Pointer, Scalar, Struct, Workspace, Works
 from gemmjit.problem import Problem
 from gemmjit.schedule import max_row_tiles, tail_tiles, tile_list
 
-__all__ = ["plan_ladder"]
+__all__ = ["OPERANDS", "plan_ladder"]
+
+#: Operands of a plan, in the order in which an executor is given their addresses.
+OPERANDS = ("mat_a", "mat_b", "out", "offs")
 
 _MAX_GRID_X = 2**31 - 1
 
@@ -111,7 +114,7 @@ def _arguments(
             Pointer("mat_b"),
             Pointer("out"),
             uploaded.get("ends", Pointer("offs")),
-            uploaded.get("tiles", Pointer("tiles")),
+            uploaded.get("tiles", Scalar(I64, 0)),
             *(Scalar(I64, value) for value in strides),
             *(Scalar(I32, value) for value in sizes),
         )
