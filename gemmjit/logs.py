@@ -58,4 +58,4 @@ def _after_fork() -> None:
     _lock = threading.Lock()  # a thread that is not in this process may hold the old one
 
 
-#os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import asdict, dataclass
 
@@ -46,3 +47,11 @@ def count(name: str) -> None:
 def stats() -> CacheStats:
     """Return the counts of this process."""
     return _now
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread that is not in this process may hold the old one
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -148,7 +148,7 @@ def test_spills_of_a_function_that_is_not_inlined_count():
 def test_resources_need_the_log_that_belongs_to_the_cubin():
     with pytest.raises(CompileError, match="-Xptxas=-v"):
         read_resources(compiled().cubin, compiled(SPILLING).log)
-    with pytest.raises(CompileError, match="not a cubin|expected a cubin"):
+    with pytest.raises(CompileError, match="expected a cubin"):
         read_resources(b"text", "")
 
 
@@ -216,7 +216,7 @@ def test_errors_name_template_and_line():
 def test_br128_an_instruction_that_the_target_lacks_is_an_error():
     source = SCALE.replace("__syncthreads();", 'asm("wgmma.fence.sync.aligned;");')
     compiled(source, "sm_90a")
-    with pytest.raises(CompileError, match="not supported on .target 'sm_90'"):
+    with pytest.raises(CompileError, match=r"not supported on \.target 'sm_90'"):
         compiled(source, "sm_90")
 
 
