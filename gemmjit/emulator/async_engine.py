@@ -1,0 +1,110 @@
+"""When asynchronous work completes: at once, as late as possible, or at random.
+
+An operation (a bulk copy, a cp.async, a wgmma) is submitted with what it does at completion. It
+reads its sources and writes its results only then, so an early reuse of a buffer shows.
+
+* `eager`: an operation completes when it is issued.
+* `lazy`: operations complete only when a wait demands them or when nothing else can run, oldest
+  first.
+* `random`: as lazy, but between any two segments a random pending operation may complete.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["POLICIES", "AsyncEngine", "Operation"]
+
+POLICIES = ("eager", "lazy", "random")
+
+
+class Operation:
+    """One pending asynchronous operation.
+
+    Attributes
+    ----------
+    kind : str
+        `"bulk load"`, `"bulk store"`, `"cp.async"`, `"wgmma"`: shown in reports and traces.
+    complete : callable
+        Performs it.
+    after : Operation or None
+        An operation of the same in-order pipe that must complete first.
+    owner : object
+        Whatever the waiting instruction recognises its operations by.
+    """
+
+    __slots__ = ("after", "complete", "done", "kind", "owner", "slots", "where")
+
+    def __init__(
+        self,
+        kind: str,
+        complete: Callable[[], None],
+        owner: Any = None,
+        after: Operation | None = None,
+        slots: tuple[Any, frozenset[int]] | None = None,
+        where: str = "",
+    ) -> None:
+        self.kind = kind
+        self.complete = complete
+        self.owner = owner
+        self.after = after
+        self.slots = slots
+        self.where = where
+        self.done = False
+
+
+class AsyncEngine:
+    """Holds the pending operations of a machine.
+
+    Parameters
+    ----------
+    policy : str
+        One of `POLICIES`.
+    rng : random.Random
+        Source of the choices of `random`.
+    """
+
+    def __init__(self, policy: str, rng: random.Random) -> None:
+        self.policy = policy
+        self.eager = policy == "eager"
+        self.rng = rng
+        self.pending: list[Operation] = []
+        self.completed = 0
+
+    def submit(self, operation: Operation) -> None:
+        """Issue an operation; eager completes it now."""
+        if self.eager:
+            operation.done = True
+            self.completed += 1
+            operation.complete()
+        else:
+            self.pending.append(operation)
+
+    def finish(self, operation: Operation) -> None:
+        """Complete one operation, and before it those that it must follow."""
+        chain = []
+        current: Operation | None = operation
+        while current is not None and not current.done:
+            chain.append(current)
+            current = current.after
+        for item in reversed(chain):
+            self.pending.remove(item)
+            item.done = True
+            self.completed += 1
+            item.complete()
+
+    def complete_one(self) -> bool:
+        """Complete some pending operation; False when there is none."""
+        if not self.pending:
+            return False
+        number = self.rng.randrange(len(self.pending)) if self.policy == "random" else 0
+        self.finish(self.pending[number])
+        return True
+
+    def wait_for(self, belongs: Callable[[Operation], bool]) -> None:
+        """Complete the pending operations that a wait instruction names, oldest first."""
+        for operation in [op for op in self.pending if belongs(op)]:
+            if not operation.done:
+                self.finish(operation)

@@ -1,0 +1,352 @@
+"""Which lanes run next, and how they meet again.
+
+The deterministic scheduler keeps all lanes of a grid in one domain and runs the lowest program
+counter that any of them has: lanes that diverged meet again at the join, and one issue serves all
+blocks. The fuzzing scheduler gives every warp a domain of its own and picks one at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmjit.emulator.faults import ConvergenceFault, Fault, UnknownInstruction
+from gemmjit.emulator.lanes import WARP, LaneSet
+from gemmjit.emulator.memory import CODE_WINDOW
+from gemmjit.emulator.steps import Barrier, Control, Copy, Guard, Step
+
+if TYPE_CHECKING:
+    from gemmjit.emulator.grid import Grid
+
+__all__ = ["Domain", "Scheduler", "Segment"]
+
+Array = npt.NDArray[Any]
+
+
+class Domain:
+    """Lanes that are scheduled together: program counter -> runnable lanes."""
+
+    __slots__ = ("queued", "ready", "scheduler")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.ready: dict[int, LaneSet] = {}
+        self.queued = False
+
+
+class Segment:
+    """A straight line of instructions bound to a set of lanes."""
+
+    __slots__ = ("finish", "length", "pc", "runs", "thunks", "warps")
+
+    def __init__(self, pc: int, warps: int) -> None:
+        self.pc = pc
+        self.thunks: list[Callable[[], Any]] = []
+        self.finish: Callable[[], None] = _unfinished
+        self.length = 0
+        self.runs = 0
+        self.warps = warps
+
+
+def _unfinished() -> None:
+    raise AssertionError("segment without an end")
+
+
+class Scheduler:
+    """Scheduling of one grid.
+
+    Parameters
+    ----------
+    grid : Grid
+        The launch.
+    per_warp : bool
+        Whether every warp is a domain of its own.
+    queue : list of Domain
+        Where domains with runnable lanes are put.
+    """
+
+    def __init__(self, grid: Grid, per_warp: bool, queue: list[Domain]) -> None:
+        self.grid = grid
+        self.queue = queue
+        self.per_warp = per_warp
+        warps = grid.space.size // WARP
+        self.domains = [Domain(self) for _ in range(warps if per_warp else 1)]
+        grid.space.domain_of = self._domain_of
+        self.converging: dict[int, LaneSet] = {}
+        self.segments: list[Segment] = []
+        self.leaders = _leaders(grid)
+        self.live_lanes = 0
+
+    def _domain_of(self, lanes: LaneSet) -> Domain | None:
+        if not self.per_warp:
+            return self.domains[0]
+        return self.domains[int(lanes.warp_ids[0])] if lanes.warps == 1 else None
+
+    # -- runnable lanes ---------------------------------------------------------------------
+
+    def make_ready(self, pc: int, lanes: LaneSet) -> None:
+        """Let lanes run on at `pc`."""
+        domain = lanes.domain
+        if domain is None:
+            for warp in lanes.warp_ids:
+                part = lanes.space.of_warp(int(warp), lanes.mask)
+                if part is not None:
+                    self.make_ready(pc, part)
+            return
+        ready = domain.ready
+        present = ready.get(pc)
+        ready[pc] = lanes if present is None else present.union(lanes)
+        if not domain.queued:
+            domain.queued = True
+            self.queue.append(domain)
+
+    def start(self, lanes: LaneSet) -> None:
+        """Start lanes at the entry point."""
+        self.live_lanes += lanes.count
+        self.make_ready(0, lanes)
+
+    # -- segments ---------------------------------------------------------------------------
+
+    def bind(self, pc: int, lanes: LaneSet) -> Segment:
+        """Prepare the straight line from `pc` on for these lanes."""
+        grid = self.grid
+        segment = Segment(pc, lanes.warps)
+        lanes.segments[pc] = segment
+        self.segments.append(segment)
+        at = pc
+        while True:
+            step = grid.step(at)
+            if step.sync and not _whole(lanes, step.sync):
+                segment.finish = partial(self._converge, at, lanes, step)
+                break
+            if step.ends_segment:
+                segment.length += 1
+                segment.finish = self._end(at, lanes, step)
+                break
+            segment.thunks.append(step.bind(lanes, grid.guard(at)))
+            segment.length += 1
+            at += 1
+            if at in self.leaders:
+                segment.finish = partial(self.make_ready, at, lanes)
+                break
+        return segment
+
+    def _end(self, pc: int, lanes: LaneSet, step: Step) -> Callable[[], None]:
+        guard = self.grid.guard(pc)
+        if isinstance(step, Barrier):
+            return partial(self._run_barrier, pc, lanes, step, guard)
+        assert isinstance(step, Control)
+        if step.opcode == "bra" and guard is None:
+            return partial(self.make_ready, step.targets[0], lanes)
+        if step.opcode == "bra":
+            assert guard is not None
+            return partial(self._branch, pc, lanes, step.targets[0], guard)
+        handler = {"exit": self._exit, "ret": self._return, "call": self._call, "brx": self._table}
+        return partial(self._guarded, pc, lanes, step, guard, handler[step.opcode])
+
+    def _branch(self, pc: int, lanes: LaneSet, target: int, guard: Guard) -> None:
+        taken = lanes.where(guard.row, guard.negated)
+        if taken is None:
+            self.make_ready(pc + 1, lanes)
+            return
+        self.make_ready(target, taken)
+        if taken is not lanes:
+            rest = lanes.minus(taken)
+            if rest is not None:
+                self.make_ready(pc + 1, rest)
+
+    def _guarded(
+        self,
+        pc: int,
+        lanes: LaneSet,
+        step: Control,
+        guard: Guard | None,
+        handler: Callable[[int, LaneSet, Control], None],
+    ) -> None:
+        chosen: LaneSet | None = lanes
+        if guard is not None:
+            chosen = lanes.where(guard.row, guard.negated)
+            if chosen is not lanes:
+                rest = lanes if chosen is None else lanes.minus(chosen)
+                if rest is not None:
+                    self.make_ready(pc + 1, rest)
+        if chosen is not None:
+            handler(pc, chosen, step)
+
+    # -- convergence ------------------------------------------------------------------------
+
+    def _converge(self, pc: int, lanes: LaneSet, step: Step) -> None:
+        """Gather the lanes of a `.sync` instruction; run it for those that are complete."""
+        waiting = self.converging.pop(pc, None)
+        pool = lanes if waiting is None else waiting.union(lanes)
+        complete = self._complete(pc, pool, step)
+        if complete is None:
+            self.converging[pc] = pool
+            return
+        rest = pool.minus(complete)
+        if rest is not None:
+            self.converging[pc] = rest
+        guard = self.grid.guard(pc)
+        if isinstance(step, Barrier):
+            self._run_barrier(pc, complete, step, guard)
+            return
+        try:
+            step.bind(complete, guard)()
+        except Fault as fault:
+            fault.locate(self.grid.program.describe(pc))
+            raise
+        self.make_ready(pc + 1, complete)
+
+    def _complete(self, pc: int, pool: LaneSet, step: Step) -> LaneSet | None:
+        alive = self.grid.alive.reshape(-1, WARP)
+        present = pool.mask.reshape(-1, WARP)
+        member = getattr(step, "member_mask", None)
+        if member is not None:
+            bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+            missing = (alive & ~present) @ bits.astype(np.uint64)
+            wanted = member.reshape(-1, WARP) if member.flags.c_contiguous else (
+                np.ascontiguousarray(member).reshape(-1, WARP)
+            )
+            ok = present & ((wanted.astype(np.uint64) & missing[:, None]) == 0)
+        else:
+            whole = ~(alive & ~present).any(1)
+            if step.sync == 128:
+                whole = np.repeat(whole.reshape(-1, 4).all(1), 4)
+            ok = present & whole[:, None]
+        if not ok.any():
+            return None
+        return pool.space.intern(ok.reshape(pool.mask.shape))
+
+    def release_converging(self) -> None:
+        """Let waiting lanes try again: lanes they waited for have exited."""
+        waiting, self.converging = self.converging, {}
+        for pc, lanes in waiting.items():
+            self.make_ready(pc, lanes)
+
+    # -- barriers and control ---------------------------------------------------------------
+
+    def _run_barrier(self, pc: int, lanes: LaneSet, step: Barrier, guard: Guard | None) -> None:
+        chosen: LaneSet | None = lanes
+        if guard is not None:
+            chosen = lanes.where(guard.row, guard.negated)
+            if chosen is not lanes:
+                rest = lanes if chosen is None else lanes.minus(chosen)
+                if rest is not None:
+                    self.make_ready(pc + 1, rest)
+        if chosen is None:
+            return
+        try:
+            passed = step.run(pc, chosen)
+        except Fault as fault:
+            fault.locate(self.grid.program.describe(pc))
+            raise
+        if passed is not None:
+            self.make_ready(pc + 1, passed)
+
+    def _exit(self, pc: int, lanes: LaneSet, step: Control) -> None:
+        grid = self.grid
+        grid.alive &= ~lanes.mask
+        self.live_lanes -= lanes.count
+        grid.machine.lanes_exited(grid, lanes)
+        if self.converging:
+            self.release_converging()
+
+    def _return(self, pc: int, lanes: LaneSet, step: Control) -> None:
+        grid = self.grid
+        depth = lanes.get(grid.depth)
+        if not depth.any():
+            self._exit(pc, lanes, step)
+            return
+        flat_depth = grid.depth.reshape(-1)[lanes.lanes]
+        level = np.maximum(flat_depth - 1, 0)
+        back = grid.return_pc.reshape(len(grid.return_pc), -1)[level, lanes.lanes]
+        back = np.where(flat_depth > 0, back, -1)
+        for target in np.unique(back):
+            part = lanes.select(back == target)
+            assert part is not None
+            if target < 0:
+                self._exit(pc, part, step)
+                continue
+            grid.depth.reshape(-1)[part.lanes] -= 1
+            call = grid.step(int(target) - 1)
+            assert isinstance(call, Control)
+            function = grid.program.function_at(pc)
+            for copy in call.payload.results(function):
+                copy.bind(part, None)()
+            self.make_ready(int(target), part)
+
+    def _call(self, pc: int, lanes: LaneSet, step: Control) -> None:
+        grid = self.grid
+        call = step.payload
+        if call.builtin is not None:
+            call.builtin(lanes)
+            self.make_ready(pc + 1, lanes)
+            return
+        if call.address is None:
+            self._enter(pc, lanes, call, step.targets[0])
+            return
+        numbers = (lanes.get(call.address).reshape(-1).astype(np.int64) - CODE_WINDOW) // 16
+        functions = grid.program.functions
+        for number in np.unique(numbers):
+            if not 0 <= number < len(functions):
+                raise UnknownInstruction("call through a pointer that is no function")
+            part = lanes.select(numbers == number)
+            assert part is not None
+            self._enter(pc, part, call, grid.program.starts[functions[number].name])
+
+    def _enter(self, pc: int, lanes: LaneSet, call: Any, target: int) -> None:
+        grid = self.grid
+        function = grid.program.function_at(target)
+        for copy in call.arguments(function):
+            assert isinstance(copy, Copy)
+            copy.bind(lanes, None)()
+        depth = grid.depth.reshape(-1)
+        level = depth[lanes.lanes]
+        if int(level.max()) + 1 >= len(grid.return_pc):
+            raise UnknownInstruction("calls nest deeper than the emulator's stack")
+        grid.return_pc.reshape(len(grid.return_pc), -1)[level, lanes.lanes] = pc + 1
+        depth[lanes.lanes] = level + 1
+        self.make_ready(target, lanes)
+
+    def _table(self, pc: int, lanes: LaneSet, step: Control) -> None:
+        index = lanes.get(step.payload).reshape(-1)
+        for number in np.unique(index):
+            if number >= len(step.targets):
+                raise UnknownInstruction(
+                    f"brx.idx: index {number} in a table of {len(step.targets)} targets"
+                )
+            part = lanes.select(index == number)
+            assert part is not None
+            self.make_ready(step.targets[int(number)], part)
+
+    # -- deadlock ---------------------------------------------------------------------------
+
+    def unconverged(self) -> ConvergenceFault | None:
+        """The fault for lanes that wait for the rest of their warp, if there are any."""
+        for pc, lanes in self.converging.items():
+            name = self.grid.thread_name(int(lanes.lanes[0]))
+            fault = ConvergenceFault(
+                f"{lanes.count} threads (first: {name}) wait here for the other threads of their "
+                "warp, which never arrive"
+            )
+            fault.locate(self.grid.program.describe(pc))
+            return fault
+        return None
+
+
+def _whole(lanes: LaneSet, sync: int) -> bool:
+    return lanes.full_warps if sync == WARP else lanes.full_groups
+
+
+def _leaders(grid: Grid) -> set[int]:
+    """Program counters where lanes can meet: branch targets and function starts."""
+    program = grid.program
+    found = set(program.starts.values())
+    for pc, instruction in enumerate(program.instructions):
+        if instruction.opcode in ("bra", "brx"):
+            found.update(program.branch_targets(pc))
+    return found
