@@ -23,13 +23,17 @@ from numpy.typing import NDArray
 
 from gemmjit.emulator.box_copy import UNIT_TYPES, BoxCopy, Indices, swizzled
 from gemmjit.emulator.faults import TensorMapFault
+from gemmjit.emulator.tensormap_object import decode, encode, replace
 from gemmjit.tensormap import ElementType, Fill, Interleave, Swizzle, TensorMap, violations
 
 __all__ = [
     "SMEM_ALIGNMENT",
     "check_map",
+    "decode",
+    "encode",
     "gather4",
     "load_box",
+    "replace",
     "scatter4",
     "store_box",
 ]
