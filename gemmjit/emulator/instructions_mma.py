@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from gemmjit.emulator import fragments
 from gemmjit.emulator.dispatch import instruction, reject
+from gemmjit.emulator.faults import MemoryFault
 from gemmjit.emulator.lanes import WARP, LaneSet
-from gemmjit.emulator.memory import SHARED_WINDOW
 from gemmjit.emulator.mma import mma_plan
 from gemmjit.emulator.module import Instruction
-from gemmjit.emulator.operands import AddressRow, Operands
+from gemmjit.emulator.operands import Operands
 from gemmjit.emulator.program import target_number
+from gemmjit.emulator.spaces import space_named
 from gemmjit.emulator.steps import LaneOp, Step
 
 __all__: list[str] = []
@@ -42,7 +43,8 @@ def build_mma(operands: Operands, found: Instruction) -> Step:
     plan = mma_plan(
         shape, a_type, b_type, c_type, d_type,
         a_layout=a_layout, b_layout=b_layout, satfinite="satfinite" in found.mods, bit_op=bit_op,
-        model=operands.grid.machine.numerics, arch_number=target_number(operands.grid.program.module.target),
+        model=operands.grid.machine.numerics,
+        arch_number=target_number(operands.grid.program.module.target),
     )  # fmt: skip
     word = "b64" if a_type == "f64" else "b32"
     d, a, b, c = (operands.group(x, word, writes=i == 0) for i, x in enumerate(found.operands))
@@ -55,16 +57,6 @@ def build_mma(operands: Operands, found: Instruction) -> Step:
         d.write_warps(lanes, plan(*fetched))
 
     return LaneOp(run, sync=WARP)
-
-
-def _row_operand(operands: Operands, found: Instruction, position: int) -> AddressRow:
-    """Return the address operand; without a state space it is generic, in the shared window."""
-    address = operands.address(found.operands[position])
-    if not any(m.startswith("shared") for m in found.mods):
-        if address.row.dtype.itemsize != 8:
-            raise reject(found, "a generic address needs 64 bits")
-        return AddressRow(address.row, address.offset - SHARED_WINDOW, address.symbol)
-    return address
 
 
 def _shape_of(found: Instruction) -> tuple[int, bool]:
@@ -81,34 +73,38 @@ def _shape_of(found: Instruction) -> tuple[int, bool]:
 class _Rows:
     """The 16-byte rows that the lanes of a warp name: lane 8j + i gives row i of matrix j."""
 
-    def __init__(self, operands: Operands, address: AddressRow, num: int) -> None:
+    def __init__(self, operands: Operands, found: Instruction, address: int, num: int) -> None:
+        in_shared = any(m.startswith("shared") for m in found.mods)
+        self.space = space_named(operands.grid, "shared" if in_shared else "generic")
         self.shared = operands.grid.shared
-        self.address = address
+        self.address = operands.address(found.operands[address])
         self.num = num
 
-    def flat(self, lanes: LaneSet) -> tuple[LaneSet, Array]:
-        """Return the lanes that give addresses, and flat byte indices `[warps, num, 8]`."""
+    def flat(self, lanes: LaneSet, writes: bool) -> Array:
+        """Return the rows as numbers of 16-byte units of shared memory, `[warps, num, 8]`."""
         if self.num < 4:
             chosen = lanes.select(np.arange(lanes.count) % WARP < 8 * self.num)
             assert chosen is not None
             lanes = chosen
-        flat = self.shared.index(lanes, self.address.values(lanes), _ROW_BYTES)
-        return lanes, flat.reshape(-1, self.num, 8)
+        addresses = self.address.values(lanes)
+        located = self.space.locate(lanes, addresses, _ROW_BYTES, writes)
+        if len(located) != 1 or located[0][0] is not self.shared or located[0][2] is not None:
+            raise MemoryFault("a row address lies outside shared memory")
+        return located[0][1].reshape(-1, self.num, 8) >> 4
 
 
 @instruction("ldmatrix.sync")
 def build_ldmatrix(operands: Operands, found: Instruction) -> Step:
     """`ldmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 r, [p]`."""
     num, trans = _shape_of(found)
-    rows = _Rows(operands, _row_operand(operands, found, 1), num)
+    rows = _Rows(operands, found, 1, num)
     destination = operands.group(found.operands[0], "b32", writes=True)
     if len(destination.rows) != num:
         raise reject(found, f"expected {num} registers; got {len(destination.rows)}")
     memory = rows.shared.view(_ROW_TYPE)
 
     def run(lanes: LaneSet) -> None:
-        _, flat = rows.flat(lanes)
-        data = memory[flat >> 4].view(np.uint8).reshape(-1, num, 8, _ROW_BYTES)
+        data = memory[rows.flat(lanes, False)].view(np.uint8).reshape(-1, num, 8, _ROW_BYTES)
         registers = fragments.rows_to_registers(data, trans)
         destination.write(lanes, registers.swapaxes(0, 1).reshape(num, -1))
 
@@ -119,17 +115,18 @@ def build_ldmatrix(operands: Operands, found: Instruction) -> Step:
 def build_stmatrix(operands: Operands, found: Instruction) -> Step:
     """`stmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 [p], r`."""
     num, trans = _shape_of(found)
-    rows = _Rows(operands, _row_operand(operands, found, 0), num)
+    rows = _Rows(operands, found, 0, num)
     source = operands.group(found.operands[1], "b32")
     if len(source.rows) != num:
         raise reject(found, f"expected {num} registers; got {len(source.rows)}")
-    memory = rows.shared.view(_ROW_TYPE)
+    memory, machine = rows.shared.view(_ROW_TYPE), operands.grid.machine
 
     def run(lanes: LaneSet) -> None:
-        _, flat = rows.flat(lanes)
+        flat = rows.flat(lanes, True)
         registers = source.read(lanes).reshape(num, -1, WARP).swapaxes(0, 1)
         data = fragments.rows_from_registers(np.ascontiguousarray(registers), trans)
-        memory[flat >> 4] = data.view(_ROW_TYPE)[..., 0]
+        memory[flat] = data.view(_ROW_TYPE)[..., 0]
+        machine.progress += 1
 
     return LaneOp(run, sync=WARP)
 
