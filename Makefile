@@ -1,0 +1,52 @@
+# make demo, make test, make check: each creates .venv first, with everything that it needs.
+# PYTHON chooses the interpreter (3.11 or newer) that the environments are made from.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# A second environment: the oldest NVRTC that is supported, in front of everything of the first.
+OLD_VENV  := .venv-nvrtc130
+OLD_READY := $(OLD_VENV)/.ready
+
+.PHONY: demo test test-nvrtc130 check format clean
+
+demo: $(READY)
+	$(BIN)/gemmjit demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+test-nvrtc130: $(OLD_READY)
+	$(OLD_VENV)/bin/python -m pytest -n 2 tests/compile tests/unit/test_compiler.py
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) $(OLD_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	  .import_linter_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# Dependency groups need pip 25.1; the pip that comes with Debian 12 or Ubuntu 24.04 is older.
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable ".[inspect]" --group dev
+	touch $@
+
+$(OLD_READY): $(READY)
+	$(PYTHON) -m venv $(OLD_VENV)
+	$(OLD_VENV)/bin/python -m pip install --quiet "nvidia-cuda-nvrtc==13.0.*"
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > $$($(OLD_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gemmjit.pth
+	touch $@

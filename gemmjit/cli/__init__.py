@@ -1,0 +1,78 @@
+"""The command line: one module per command, imported only when that command is used.
+
+A command's module offers ``add_arguments(parser)`` and ``run(arguments) -> int``, the exit status:
+0 success, 1 the work failed, 2 wrong usage (argparse's own).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from gemmjit import __version__
+from gemmjit.errors import GemmjitError
+
+__all__ = ["COMMANDS", "main"]
+
+#: Every command and what ``gemmjit --help`` says of it; the module has the same name.
+COMMANDS = {
+    "demo": "compile the kernels, run a ragged problem and check it",
+    "doctor": "show versions, driver and paths, and what is missing",
+    "inspect": "show a kernel's source, PTX, SASS or resources, or which one serves a problem",
+    "prewarm": "compile a kernel into the cache; needs no GPU",
+    "cache": "list, verify and shrink the kernels on disk",
+}
+
+_INTERRUPTED = 130  # what a shell reports for a process that SIGINT ended
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        Exit status.
+    """
+    given = sys.argv[1:] if argv is None else list(argv)
+    named = next((word for word in given if not word.startswith("-")), None)
+    parser = argparse.ArgumentParser(
+        prog="gemmjit", description="A JIT kernel toolkit for grouped GEMM."
+    )
+    parser.add_argument("--version", action="version", version=f"gemmjit {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    module = None
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        if name == named:
+            module = import_module(f"gemmjit.cli.{name}")
+            module.add_arguments(command)
+    arguments = parser.parse_args(given)
+    assert module is not None  # argparse has refused every other command
+    try:
+        status: int = module.run(arguments)
+        sys.stdout.flush()
+    except GemmjitError as error:
+        return _failed(arguments, error)
+    except BrokenPipeError:  # the reader, head for example, has seen enough
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return status
+
+
+def _failed(arguments: argparse.Namespace, error: GemmjitError) -> int:
+    from gemmjit.cli.output import print_json
+
+    print(f"gemmjit {arguments.command}: {error}", file=sys.stderr)
+    if getattr(arguments, "json", False):
+        print_json({"error": {"type": type(error).__name__, "message": str(error)}})
+    return 1

@@ -1,0 +1,5 @@
+"""``python -m gemmjit.cli``."""
+
+from gemmjit.cli import main
+
+raise SystemExit(main())

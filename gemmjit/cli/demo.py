@@ -1,0 +1,177 @@
+"""``gemmjit demo``: compile the ladder, run a ragged problem, check it, and time it on a GPU."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gemmjit.arch import Arch
+from gemmjit.cli import problem_data
+from gemmjit.cli.output import add_json, print_json, print_table
+from gemmjit.cuda.driver import is_available
+from gemmjit.kernels import KERNELS
+from gemmjit.ops.dispatch import default_arch
+from gemmjit.ops.grouped_mm import grouped_mm
+from gemmjit.ops.toolkit import LaunchableKernel, compile
+
+__all__ = ["add_arguments", "run"]
+
+#: Small enough for the CPU to finish in a second.
+_CPU_K, _CPU_N = 256, 512
+_GPU_K, _GPU_N = 1024, 2688
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "--arch", help="architecture to compile for (default: GEMMJIT_ARCH, else sm_90a)"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demonstration; return 1 if a result is wrong."""
+    arch = Arch.parse(arguments.arch) if arguments.arch else default_arch()
+    told = not arguments.json
+    kernels = [
+        compile(kernel.name, config, arch)
+        for kernel in KERNELS.values()
+        if arch.number >= kernel.min_arch.number
+        for config in kernel.shipped_configs()
+    ]
+    compiled = [_resources(kernel) for kernel in kernels]
+    if told:
+        _print_compiled(compiled, kernels)
+    on_gpu = is_available()
+    k, n = (_GPU_K, _GPU_N) if on_gpu else (_CPU_K, _CPU_N)
+    if told:
+        _print_problem(k, n, on_gpu)
+    checks = _check(k, n, on_gpu)
+    if told:
+        _print_checks(checks)
+    times = _time(k, n) if on_gpu else []
+    if told:
+        _print_times(times)
+    passed = all(check["passed"] for check in checks)
+    if arguments.json:
+        print_json(
+            {
+                "arch": str(arch),
+                "nvrtc": kernels[0].nvrtc_version,
+                "kernels": compiled,
+                "problem": {"group_sizes": list(problem_data.GROUP_SIZES), "k": k, "n": n},
+                "executor": "cuda" if on_gpu else "cpu",
+                "checks": checks,
+                "times": times,
+                "passed": passed,
+            }
+        )
+    return 0 if passed else 1
+
+
+def _resources(kernel: LaunchableKernel) -> dict[str, Any]:
+    return {
+        "kernel": kernel.name,
+        "tile": str(kernel.config),
+        "target": str(kernel.target),
+        "registers": kernel.registers,
+        "spill_bytes": kernel.spills,
+        "smem_bytes": kernel.smem_bytes + kernel.resources.smem_bytes,
+        "resident_blocks": kernel.occupancy,
+        "compile_ms": round(kernel.seconds * 1e3, 1),
+        "from_cache": kernel.from_cache,
+    }
+
+
+def _print_compiled(compiled: list[dict[str, Any]], kernels: list[LaunchableKernel]) -> None:
+    print(f"Compiled for {kernels[0].target} by NVRTC {kernels[0].nvrtc_version}:\n")
+    head = ("kernel", "tile", "registers", "spills B", "smem B", "blocks/SM", "compile ms")
+    rows = [[row[key] for key in _COLUMNS] for row in compiled]
+    print_table((*head, "from"), [[*r, _origin(c)] for r, c in zip(rows, compiled, strict=True)])
+
+
+_COLUMNS = (
+    "kernel",
+    "tile",
+    "registers",
+    "spill_bytes",
+    "smem_bytes",
+    "resident_blocks",
+    "compile_ms",
+)
+
+
+def _origin(row: dict[str, Any]) -> str:
+    return "cache" if row["from_cache"] else "NVRTC"
+
+
+def _print_problem(k: int, n: int, on_gpu: bool) -> None:
+    sizes = problem_data.GROUP_SIZES
+    empty = sum(size == 0 for size in sizes)
+    print(
+        f"\nA routing with {len(sizes)} experts, {sum(sizes)} rows, {empty} experts empty, the "
+        f"largest with {max(sizes)} rows; K={k}, N={n}, bfloat16:"
+    )
+    if not on_gpu:
+        print("No usable CUDA driver and GPU: the results below come from the CPU.")
+    print()
+
+
+def _check(k: int, n: int, on_gpu: bool) -> list[dict[str, Any]]:
+    """Run all three products on the device at hand, and compare them with float64."""
+    upload, download = problem_data.transfers(on_gpu)
+    checks = []
+    for case in problem_data.cases(k, n):
+        offs = upload(problem_data.ends())
+        result = download(grouped_mm(upload(case.mat_a), case.view(upload(case.mat_b)), offs=offs))
+        error, excess = case.compare(result)
+        checks.append(
+            {
+                "product": case.name,
+                "shape": list(result.shape),
+                "max_abs_error": error,
+                "error_over_bound": excess,
+                "passed": bool(excess <= 1.0),
+            }
+        )
+    return checks
+
+
+def _print_checks(checks: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            check["product"],
+            "x".join(map(str, check["shape"])),
+            f"{check['max_abs_error']:.2e}",
+            f"{check['error_over_bound']:.2f}",
+            "right" if check["passed"] else "WRONG",
+        ]
+        for check in checks
+    ]
+    print_table(("product", "result", "max |error|", "error/bound", "against float64"), rows)
+
+
+def _time(k: int, n: int) -> list[dict[str, Any]]:
+    from gemmjit.cli.timing import milliseconds
+
+    flops = 2 * sum(problem_data.GROUP_SIZES) * k * n
+    times = []
+    for label, config in problem_data.contenders():
+        elapsed = milliseconds(k, n, config)
+        times.append(
+            {
+                "config": label,
+                "milliseconds": round(elapsed, 4),
+                "useful_tflops": round(flops / elapsed / 1e9, 1),
+            }
+        )
+    return times
+
+
+def _print_times(times: list[dict[str, Any]]) -> None:
+    if not times:
+        print("\nNothing was timed: that needs a GPU.")
+        return
+    print("\nfprop, random data, weights larger than L2, CUDA events, padding not counted:\n")
+    rows = [[t["config"], f"{t['milliseconds']:.3f}", t["useful_tflops"]] for t in times]
+    print_table(("config", "ms", "useful TFLOP/s"), rows)

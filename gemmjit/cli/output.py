@@ -1,0 +1,59 @@
+"""What the commands print: plain tables and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["add_json", "bytes_text", "print_json", "print_table"]
+
+_UNITS = ("B", "KiB", "MiB", "GiB")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json`` to a command."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object to standard output"
+    )
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under their heads; columns of numbers are right-aligned."""
+    texts = [list(head), *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[i]) for line in texts) for i in range(len(head))]
+    right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(head))]
+    for line in texts:
+        cells = [
+            text.rjust(width) if on_right else text.ljust(width)
+            for text, width, on_right in zip(line, widths, right, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def bytes_text(number: int) -> str:
+    """Return a number of bytes for people, as in ``9.0 KiB``."""
+    value = float(number)
+    for unit in _UNITS[:-1]:
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {_UNITS[-1]}"
+
+
+def _is_number(cell: object) -> bool:
+    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return f"{cell:.1f}" if isinstance(cell, float) else str(cell)
