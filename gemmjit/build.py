@@ -145,16 +145,15 @@ def _obtain(spec: Spec, source: str, options: tuple[str, ...], key: Key) -> Comp
             f"{spec.prewarm_command}"
         )
     try:
-        compiler = get_compiler()
-        if compiler.version != own:  # another NVRTC than the package's is in this process
-            entry = layers.find(key, compiler.version)
+        with layers.lock(key) as locked:
+            # Whoever waited finds what the holder compiled, and need not even load NVRTC.
+            entry = layers.find(key, own) if locked and own is not None else None
+            if entry is None:
+                compiler = get_compiler()
+                if compiler.version != own:  # not the package's, but one from elsewhere
+                    entry = layers.find(key, compiler.version)
             if entry is not None:
                 return _from_entry(entry, spec, key)
-        with layers.lock(key) as locked:
-            if locked and layers.user is not None:  # the one that we waited for compiled it
-                entry = layers.user.load(key, compiler.version)
-                if entry is not None:
-                    return _from_entry(entry, spec, key)
             count("misses")
             entry = _compile(spec, source, options)
             layers.publish(entry)
