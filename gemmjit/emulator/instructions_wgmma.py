@@ -7,7 +7,6 @@ in flight in :mod:`gemmjit.emulator.warpgroups`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from gemmjit.emulator.module import Immediate, Instruction, Operand, Register, V
 from gemmjit.emulator.operands import Operands
 from gemmjit.emulator.shared_memory import SPAN
 from gemmjit.emulator.steps import LaneOp, Step
-from gemmjit.emulator.warpgroups import GROUP, Accumulator, RegisterList, Warpgroup, warpgroup
+from gemmjit.emulator.warpgroups import GROUP, RegisterList, Warpgroup, warpgroup
 from gemmjit.emulator.wgmma import WgmmaPlan, wgmma_plan
 
 __all__: list[str] = []
@@ -130,45 +129,39 @@ class _Product:
         seen: dict[tuple[int, int], Array],
     ) -> None:
         plan = self.plan
+        # Descriptors are checked when the instruction is issued, memory is read when it completes.
+        b_chunks = self._located(group.slot, plan.chunks_of_b(b), "B")
+        a_chunks = None
+        if a is not None:
+            a_chunks = self._located(group.slot, plan.chunks_of_a(a), "A")
         accumulator = group.take(self.d, plan, scale_d)
-        held = None
+        held = a_matrix = None
         if self.a_registers is not None:
             held = group.take_input(self.a_registers)
-            matrix = plan.a_from_registers(held[None])[0]
-            operand: Any = lambda: matrix  # noqa: E731
-        else:
-            assert a is not None
-            operand = partial(self._read_a, group.slot, a)
-        complete = partial(self._complete, group.slot, accumulator, operand, b, scale_d, seen)
+            a_matrix = plan.a_from_registers(held[None])[0]
+
+        def complete() -> None:
+            b_matrix = seen.get((group.slot, b))
+            if b_matrix is None:
+                b_matrix = plan.b_from_chunks(self._read(b_chunks))
+                if self.grid.machine.engine.eager:
+                    # Warpgroups that complete at once, with the same B, share its conversion.
+                    seen[group.slot, b] = b_matrix
+            if a_chunks is not None:
+                matrix = plan.a_from_chunks(self._read(a_chunks))
+            else:
+                assert a_matrix is not None
+                matrix = a_matrix
+            old = accumulator.matrix if scale_d else None
+            accumulator.matrix = plan.product(matrix, b_matrix, old)
+
         operation = group.issue(accumulator, complete, self.where)
         if held is not None and self.a_registers is not None:
             group.inputs.append((operation, self.a_registers, held))
         self.grid.machine.progress += 1
 
-    def _complete(
-        self,
-        slot: int,
-        accumulator: Accumulator,
-        a: Any,
-        b: int,
-        scale_d: bool,
-        seen: dict[tuple[int, int], Array],
-    ) -> None:
-        """Read the operands and add the product."""
-        # Warpgroups that complete at once, with the same B, share its conversion.
-        b_matrix = seen.get((slot, b))
-        if b_matrix is None:
-            b_matrix = self.plan.b_from_chunks(self._read(slot, self.plan.chunks_of_b(b), "B"))
-            if self.grid.machine.engine.eager:
-                seen[slot, b] = b_matrix
-        old = accumulator.matrix if scale_d else None
-        accumulator.matrix = self.plan.product(a(), b_matrix, old)
-
-    def _read_a(self, slot: int, descriptor: int) -> Array:
-        return self.plan.a_from_chunks(self._read(slot, self.plan.chunks_of_a(descriptor), "A"))
-
-    def _read(self, slot: int, chunks: Array, name: str) -> Array:
-        """Fetch 16-byte chunks of a block's shared memory, checked."""
+    def _located(self, slot: int, chunks: Array, name: str) -> Array:
+        """Return where chunks lie in the grid's shared memory, after checking the bounds."""
         shared = self.grid.shared
         low, high = int(chunks.min()) * CHUNK, (int(chunks.max()) + 1) * CHUNK
         if low < shared.base or high > shared.base + shared.limit:
@@ -176,9 +169,11 @@ class _Product:
                 f"wgmma.mma_async: matrix {name} spans offsets {low:#x} to {high:#x}, outside the "
                 f"block's shared memory [{shared.base:#x}, {shared.base + shared.limit:#x})"
             )
-        flat = chunks + slot * SPAN // CHUNK
-        data: Array = self.memory[flat]
-        return data.view(np.uint8).reshape(*chunks.shape, CHUNK)
+        return chunks + slot * SPAN // CHUNK
+
+    def _read(self, located: Array) -> Array:
+        data: Array = self.memory[located]
+        return data.view(np.uint8).reshape(*located.shape, CHUNK)
 
 
 @instruction("wgmma.mma_async.sync")

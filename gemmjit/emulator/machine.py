@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmjit.emulator import warpgroups
 from gemmjit.emulator.async_engine import POLICIES, AsyncEngine
 from gemmjit.emulator.barriers import ClusterBarriers, NamedBarriers
+from gemmjit.emulator.copy_async import AsyncCopies
 from gemmjit.emulator.deadlock import deadlock_report
 from gemmjit.emulator.faults import Deadlock, Fault, StepBudgetExceeded
 from gemmjit.emulator.grid import Grid
@@ -79,6 +81,7 @@ class Machine:
         grid.bars = NamedBarriers(grid)
         grid.cluster_barriers = ClusterBarriers(grid)
         grid.mbarriers = MBarriers(grid)
+        grid.async_copies = AsyncCopies(grid)
         self.races.add(grid)
         self.grids.append(grid)
 
@@ -122,7 +125,9 @@ class Machine:
             lambda op: op.kind == "bulk store" and op.slots is not None
             and op.slots[0] is grid and slot in op.slots[1]
         )  # fmt: skip
+        warpgroups.block_exited(grid, slot)
         self.races.block_exited(grid, slot)
+        grid.async_copies.block_exited(slot)
         grid.mbarriers.block_exited(slot)
         grid.shared.slot_live[slot] = False
         group, size = slot // grid.cluster_size, grid.cluster_size
