@@ -96,7 +96,7 @@ class Report:
     issues : int
         Instructions issued by the emulator; one serves any number of warps.
     barriers : list of str
-        Barriers left with arrivals or transaction bytes, as text; empty when all are idle.
+        State of every mbarrier when its block ended, as text.
     seconds : float
         Wall time.
     output : str
@@ -186,7 +186,7 @@ def _report(machine: Machine, seconds: float) -> Report:
         dict(sorted(counts.items(), key=lambda item: -item[1])),
         sum(counts.values()),
         machine.steps,
-        [line for grid in machine.grids for line in grid.mbarriers.describe()],
+        [line for grid in machine.grids for line in grid.mbarriers.finished],
         seconds,
         "".join(machine.output),
         machine.engine.completed,

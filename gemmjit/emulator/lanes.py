@@ -83,6 +83,10 @@ class LaneSet:
         inner = self.inner
         return lambda: view[inner]
 
+    def space_zeros(self) -> Array:
+        """A row of zeros, to take the shape that :meth:`get` gives from."""
+        return np.broadcast_to(np.int8(0), self.mask.shape)
+
     def row_view(self, row: Array) -> Array:
         """The rectangle of a row: members, and others where :attr:`inner` says so."""
         return row[self.rect]

@@ -1,0 +1,27 @@
+"""A PTX emulator: the kernels' own PTX, executed on NumPy arrays.
+
+A reader of the PTX manual finds an instruction's semantics in the module of its chapter:
+
+====================  ===============================================================
+parser, ptx_*         text to :mod:`module` objects; :mod:`program` links and lays out
+lanes, steps          which threads execute; what an instruction becomes
+machine, scheduler    who runs next, divergence, waves of blocks, deadlocks
+alu_*, compare        integer, bit, float and half arithmetic; comparison
+convert, move         cvt; mov and address windows
+spaces, load_store    state spaces; ld and st.  :mod:`atomics`: atom and red
+warp, barriers        shuffles and votes; bar and barrier.cluster
+mbarrier              mbarrier objects; :mod:`instructions_mbarrier`
+async_engine          when asynchronous work completes
+copy_async, copy_bulk cp.async; cp.async.bulk.  :mod:`tma`: tensor copies
+mma, wgmma            matrix products; :mod:`fragments`, :mod:`matrix_descriptor`
+races                 proxy fences, in-flight work, visibility of barriers
+executor              :func:`emulate`, the interface
+====================  ===============================================================
+"""
+
+from __future__ import annotations
+
+from gemmjit.emulator.executor import KernelLaunch, Report, TensorMapValue, emulate
+from gemmjit.emulator.memory import DeviceMemory
+
+__all__ = ["DeviceMemory", "KernelLaunch", "Report", "TensorMapValue", "emulate"]
