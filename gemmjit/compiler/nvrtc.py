@@ -112,6 +112,11 @@ class Compiler:
         self._version: str | None = None
 
     @property
+    def library(self) -> str:
+        """Path of the NVRTC library that is used."""
+        return self._path
+
+    @property
     def version(self) -> str:
         """Version of NVRTC with its patch level, as in ``13.5.37``.
 
