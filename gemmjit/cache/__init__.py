@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemmjit.cache.entry import DamagedEntryError, Entry
 from gemmjit.cache.key import Key, identity_of
 from gemmjit.cache.layers import Layers, current_layers
-from gemmjit.cache.places import max_bytes, shared_directories, user_directory
+from gemmjit.cache.places import max_bytes, parse_size, shared_directories, user_directory
 from gemmjit.cache.stats import CacheStats, stats
 from gemmjit.cache.store import Store, Stored
 
@@ -20,6 +20,7 @@ __all__ = [
     "current_layers",
     "identity_of",
     "max_bytes",
+    "parse_size",
     "shared_directories",
     "stats",
     "user_directory",

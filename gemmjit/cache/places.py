@@ -13,7 +13,13 @@ from gemmjit import env
 from gemmjit.cache.trust import distrust
 from gemmjit.logs import warn_once
 
-__all__ = ["DEFAULT_MAX_BYTES", "max_bytes", "shared_directories", "user_directory"]
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "max_bytes",
+    "parse_size",
+    "shared_directories",
+    "user_directory",
+]
 
 DEFAULT_MAX_BYTES = 2**30
 
@@ -59,8 +65,8 @@ def max_bytes() -> int:
     text = env.get("GEMMJIT_CACHE_MAX_SIZE")
     if text is None:
         return DEFAULT_MAX_BYTES
-    match = _SIZE.fullmatch(text)
-    if match is None:
+    size = parse_size(text)
+    if size is None:
         warn_once(
             "cache",
             ("size", text),
@@ -68,7 +74,13 @@ def max_bytes() -> int:
             text,
         )
         return DEFAULT_MAX_BYTES
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return size
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes that a text such as ``512M`` or ``2 GiB`` means, or None if it is none."""
+    match = _SIZE.fullmatch(text.strip())
+    return None if match is None else int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def _expanded(variable: str, text: str) -> Path | None:

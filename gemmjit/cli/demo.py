@@ -9,7 +9,6 @@ from gemmjit.arch import Arch
 from gemmjit.cli import problem_data
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.cuda.driver import is_available
-from gemmjit.kernels import KERNELS
 from gemmjit.ops.dispatch import default_arch
 from gemmjit.ops.grouped_mm import grouped_mm
 from gemmjit.ops.toolkit import LaunchableKernel, compile
@@ -33,12 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration; return 1 if a result is wrong."""
     arch = Arch.parse(arguments.arch) if arguments.arch else default_arch()
     told = not arguments.json
-    kernels = [
-        compile(kernel.name, config, arch)
-        for kernel in KERNELS.values()
-        if arch.number >= kernel.min_arch.number
-        for config in kernel.shipped_configs()
-    ]
+    kernels = [compile(kernel, config, arch) for kernel, config in problem_data.tiles(arch)]
     compiled = [_resources(kernel) for kernel in kernels]
     if told:
         _print_compiled(compiled, kernels)
@@ -153,10 +147,14 @@ def _print_checks(checks: list[dict[str, Any]]) -> None:
 
 def _time(k: int, n: int) -> list[dict[str, Any]]:
     from gemmjit.cli.timing import milliseconds
+    from gemmjit.cuda.device import device
 
     flops = 2 * sum(problem_data.GROUP_SIZES) * k * n
     times = []
-    for label, config in problem_data.contenders():
+    contenders = [
+        (f"{kernel} {config}", config) for kernel, config in problem_data.tiles(device(0).arch)
+    ]
+    for label, config in [("default choice", None), *contenders]:
         elapsed = milliseconds(k, n, config)
         times.append(
             {

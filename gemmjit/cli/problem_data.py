@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmjit.arch import Arch, targets_for
 from gemmjit.config import Config
+from gemmjit.constraints import violations
 from gemmjit.dtypes import BF16
-from gemmjit.kernels import KERNELS
+from gemmjit.kernels import KERNELS, Variant
 
-__all__ = ["GROUP_SIZES", "Case", "cases", "contenders", "ends", "transfers"]
+__all__ = ["GROUP_SIZES", "Case", "cases", "ends", "tiles", "transfers"]
 
 #: Rows per expert of one batch of a trained router with 32 experts.
 GROUP_SIZES = (
@@ -94,12 +96,13 @@ def cases(k: int, n: int) -> Iterator[Case]:
     yield Case("wgrad", x.T, dy, lambda gradient: gradient)
 
 
-def contenders() -> Iterator[tuple[str, Config | None]]:
-    """Yield the default choice and every shipped tile, each with a label."""
-    yield "default choice", None
+def tiles(arch: Arch) -> Iterator[tuple[str, Config]]:
+    """Yield the name of each kernel of an architecture with each of its shipped tiles."""
     for kernel in KERNELS.values():
+        targets = targets_for(arch, kernel.accelerated)
         for config in kernel.shipped_configs():
-            yield f"{kernel.name} {config}", config
+            if targets and not violations(kernel, config, Variant(), targets[0]):
+                yield kernel.name, config
 
 
 def transfers(on_gpu: bool) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:

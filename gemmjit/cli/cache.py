@@ -1,0 +1,184 @@
+"""``gemmjit cache``: what is on disk, whether it is sound, and how to have less of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gemmjit.cache import Layers, Store, Stored, current_layers, max_bytes, parse_size
+from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
+from gemmjit.errors import CacheError
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, (function, text) in _ACTIONS.items():
+        action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+        action.set_defaults(function=function)
+        add_json(action)
+        if name == "prune":
+            action.add_argument(
+                "--max-size", type=_size, help="as in 512M (default: GEMMJIT_CACHE_MAX_SIZE)"
+            )
+        if name == "verify":
+            action.add_argument("--remove", action="store_true", help="remove what is damaged")
+        if name == "clear":
+            action.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one action."""
+    status: int = arguments.function(arguments)
+    return status
+
+
+def _size(text: str) -> int:
+    size = parse_size(text)
+    if size is None:
+        raise argparse.ArgumentTypeError(f"expected a size such as 512M or 2G; got {text!r}")
+    return size
+
+
+def _stores(layers: Layers) -> list[Store]:
+    return [*([layers.user] if layers.user is not None else []), *layers.shared]
+
+
+def _user() -> Store:
+    user = current_layers().user
+    if user is None:
+        raise CacheError(
+            "cache: expected a directory to look after; there is none. "
+            "Choose one with GEMMJIT_CACHE_DIR"
+        )
+    user.check()
+    return user
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    rows: list[dict[str, Any]] = []
+    for store in _stores(current_layers()):
+        stored = list(store.entries()) if store.usable() else []
+        rows.append(
+            {
+                "path": str(store.root),
+                "writable": store.writable,
+                "usable": store.usable(),
+                "num_entries": len(stored),
+                "num_bytes": sum(one.num_bytes for one in stored),
+                "targets": sorted({one.target for one in stored}),
+                "nvrtc": sorted({one.nvrtc_version for one in stored}),
+            }
+        )
+    if arguments.json:
+        print_json({"directories": rows, "max_bytes": max_bytes()})
+        return 0
+    for row in rows:
+        limit = f" of {bytes_text(max_bytes())}" if row["writable"] else ", only read"
+        print(f"{row['path']}: {row['num_entries']} kernels, {bytes_text(row['num_bytes'])}{limit}")
+        if row["num_entries"]:
+            print(f"  targets {' '.join(row['targets'])}; NVRTC {' '.join(row['nvrtc'])}")
+    return 0
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    found = [one for store in _stores(current_layers()) if store.usable() for one in _sorted(store)]
+    if arguments.json:
+        print_json({"entries": [_row(one) for one in found]})
+        return 0
+    now = time.time()
+    rows = [
+        [one.target, one.folder, one.nvrtc_version, one.num_bytes, _age(now - one.last_used)]
+        for one in found
+    ]
+    print_table(("target", "kernel", "NVRTC", "bytes", "used"), rows)
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    rows = []
+    left = 0
+    for store in _stores(current_layers()):
+        if not store.usable():
+            continue
+        for stored, reason in store.verify():
+            removed = arguments.remove and store.writable and store.remove(stored)
+            left += not removed
+            rows.append({**_row(stored), "reason": reason, "removed": removed})
+    if arguments.json:
+        print_json({"damaged": rows})
+    elif not rows:
+        print("Every kernel is as it was written.")
+    else:
+        for row in rows:
+            print(f"{row['path']}: {row['reason']}{'; removed' if row['removed'] else ''}")
+    return 1 if left else 0
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    user = _user()
+    limit = max_bytes() if arguments.max_size is None else arguments.max_size
+    removed = user.prune(limit)
+    if arguments.json:
+        print_json({"removed": [_row(one) for one in removed], "num_bytes": user.size()})
+    else:
+        freed = bytes_text(sum(one.num_bytes for one in removed))
+        print(f"{len(removed)} kernels removed ({freed}); {bytes_text(user.size())} are left.")
+    return 0
+
+
+def _clear(arguments: argparse.Namespace) -> int:
+    user = _user()
+    found = list(user.entries())
+    if not arguments.yes and not _confirmed(user, found):
+        print("Nothing was removed; --yes removes without asking.", file=sys.stderr)
+        return 1
+    removed = [one for one in found if user.remove(one)]
+    if arguments.json:
+        print_json({"removed": [_row(one) for one in removed], "num_bytes": user.size()})
+    else:
+        print(f"{len(removed)} kernels removed from {user.root}.")
+    return 0 if len(removed) == len(found) else 1
+
+
+def _confirmed(store: Store, found: list[Stored]) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    question = f"Remove all {len(found)} kernels from {store.root}? [y/N] "
+    return input(question).strip().lower() in ("y", "yes")
+
+
+def _sorted(store: Store) -> list[Stored]:
+    return sorted(store.entries(), key=lambda one: (one.target, one.folder, one.nvrtc_version))
+
+
+def _row(stored: Stored) -> dict[str, Any]:
+    return {
+        "path": str(stored.path),
+        "target": stored.target,
+        "kernel": stored.folder,
+        "nvrtc": stored.nvrtc_version,
+        "num_bytes": stored.num_bytes,
+        "last_used": stored.last_used,
+    }
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return "now"
+
+
+_ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
+    "info": (_info, "show the directories and what is in them"),
+    "ls": (_ls, "list every kernel"),
+    "verify": (_verify, "check every byte; exit 1 if something is damaged"),
+    "prune": (_prune, "remove what was not used for longest, down to the limit"),
+    "clear": (_clear, "remove every kernel from the user's directory"),
+}

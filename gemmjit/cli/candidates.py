@@ -1,0 +1,103 @@
+"""Which kernels and tiles could serve a problem, and which one is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gemmjit.arch import Arch, targets_for
+from gemmjit.config import Config
+from gemmjit.constraints import variant_for, violations
+from gemmjit.errors import InvalidProblemError
+from gemmjit.kernels import KERNELS, Kernel
+from gemmjit.problem import Problem
+from gemmjit.schedule import row_utilization, tile_list
+from gemmjit.selection import choose
+from gemmjit.workloads import power_law
+
+__all__ = ["Candidate", "candidates", "problem_from"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One shipped tile, seen from a problem.
+
+    Attributes
+    ----------
+    kernel, config : str
+    chosen : bool
+    num_tiles : int
+        Output tiles, for groups of equal size.
+    utilization : float or None
+        eta for groups of equal size; None where groups do not cut the result's rows.
+    verdict : str
+        Why it is chosen, possible or refused.
+    """
+
+    kernel: str
+    config: str
+    chosen: bool
+    num_tiles: int
+    utilization: float | None
+    verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a JSON-compatible mapping."""
+        return asdict(self)
+
+
+def problem_from(given: dict[str, Any]) -> Problem:
+    """Return the problem of contiguous arrays that ``--problem`` describes.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a name is unknown or missing, or a size is not a whole number.
+    """
+    values = dict(given)
+    sizes: dict[str, Any] = {}
+    for name, argument in (("rows", "rows"), ("groups", "num_groups"), ("n", "n"), ("k", "k")):
+        value = values.pop(name, None)
+        if type(value) is not int:
+            raise InvalidProblemError(
+                f"problem: expected whole numbers for rows, groups, n and k; got {name}={value}"
+            )
+        sizes[argument] = value
+    form = values.pop("form", "ragged_m")
+    if form not in ("ragged_m", "ragged_k"):
+        raise InvalidProblemError(f"problem: expected form ragged_m or ragged_k; got {form!r}")
+    known = ("dtype", "out_dtype", "a_k_major", "b_k_major", "schedule", "epilogue")
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise InvalidProblemError(
+            f"problem: unknown name {', '.join(unknown)}; there are rows, groups, n, k, form, "
+            + ", ".join(known)
+        )
+    return Problem.contiguous(form, **sizes, **values)
+
+
+def candidates(problem: Problem, arch: Arch) -> list[Candidate]:
+    """Return every shipped tile, the chosen one among them."""
+    kernel, config = choose(problem, arch)
+    offered = [(k, c) for k in KERNELS.values() for c in k.shipped_configs()]
+    if (kernel, config) not in offered:
+        offered.append((kernel, config))
+    return [_candidate(problem, arch, k, c, (k, c) == (kernel, config)) for k, c in offered]
+
+
+def _candidate(
+    problem: Problem, arch: Arch, kernel: Kernel, config: Config, chosen: bool
+) -> Candidate:
+    targets = targets_for(arch, kernel.accelerated)
+    target = targets[0] if targets else arch
+    reasons = violations(kernel, config, variant_for(problem, kernel, config), target)
+    if problem.form == "ragged_m":
+        sizes = power_law(problem.rows, max(problem.num_groups, 1), 0.0)
+        utilization: float | None = row_utilization(sizes, config.block_m)
+        num_tiles = len(tile_list(sizes, problem.n, config.block_m, config.block_n))
+    else:
+        utilization = None
+        per_group = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
+        num_tiles = problem.num_groups * per_group
+    verdict = "; ".join(reasons) or ("chosen" if chosen else "possible")
+    return Candidate(kernel.name, str(config), chosen, num_tiles, utilization, verdict)

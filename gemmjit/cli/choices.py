@@ -1,0 +1,71 @@
+"""Arguments that name a kernel, its tile and its variant, as several commands take them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from gemmjit.arch import Arch
+from gemmjit.config import Config
+from gemmjit.kernels import Kernel
+
+__all__ = ["arch_list", "json_object", "pairs", "setting", "tile"]
+
+
+def setting(text: str) -> dict[str, Any]:
+    """Read ``name=value``, or several as one JSON object.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is neither.
+    """
+    if text.lstrip().startswith("{"):
+        return json_object(text)
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"expected name=value or a JSON object; got {text!r}")
+    try:
+        return {name: json.loads(value)}
+    except ValueError:
+        return {name: {"True": True, "False": False}.get(value, value)}
+
+
+def pairs(text: str) -> dict[str, Any]:
+    """Read ``name=value,name=value``."""
+    merged: dict[str, Any] = {}
+    for part in text.split(","):
+        merged |= setting(part.strip())
+    return merged
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is none.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a JSON object; {error}: {text!r}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object; got {text!r}")
+    return value
+
+
+def arch_list(text: str) -> list[Arch]:
+    """Read architectures, separated by commas."""
+    return [Arch.parse(part) for part in text.split(",") if part.strip()]
+
+
+def tile(kernel: Kernel, settings: Iterable[dict[str, Any]]) -> Config:
+    """Return a kernel's default tile with the given fields changed."""
+    values = kernel.default_config.to_dict()
+    for given in settings:
+        values |= given
+    return kernel.config_type.from_dict(values)

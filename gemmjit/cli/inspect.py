@@ -1,0 +1,172 @@
+"""``gemmjit inspect``: one kernel from template to SASS, or which kernel serves a problem."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gemmjit.arch import Arch
+from gemmjit.cli import choices
+from gemmjit.cli.output import add_json, print_json, print_table
+from gemmjit.errors import InvalidProblemError
+from gemmjit.kernels import Kernel
+from gemmjit.kernels import kernel as find_kernel
+from gemmjit.ops.dispatch import default_arch
+from gemmjit.ops.toolkit import LaunchableKernel, compile, render
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("kernel", nargs="?", metavar="KERNEL", help="name in the ladder, as in k1")
+    parser.add_argument(
+        "--config",
+        type=choices.setting,
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="fields of the tile that differ, as in block_m=64, or one JSON object",
+    )
+    parser.add_argument(
+        "--variant",
+        type=choices.setting,
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="fields of the variant that differ, as in out_dtype=float32",
+    )
+    parser.add_argument("--arch", help="architecture (default: GEMMJIT_ARCH, else sm_90a)")
+    parser.add_argument(
+        "--problem",
+        type=choices.pairs,
+        metavar="NAME=VALUE,...",
+        help="show what serves a problem, as in rows=16384,groups=64,n=2688,k=1024; "
+        "also form=ragged_k, dtype=float16",
+    )
+    what = parser.add_mutually_exclusive_group()
+    for name, text in (
+        ("resources", "registers, spills, shared memory, resident blocks (the default)"),
+        ("source", "the rendered CUDA source"),
+        ("ptx", "the PTX, with line information"),
+        ("sass", 'the SASS (needs pip install "gemmjit[inspect]")'),
+    ):
+        what.add_argument(f"--{name}", dest="what", action="store_const", const=name, help=text)
+    add_json(parser)
+    parser.set_defaults(what="resources", parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show what was asked for."""
+    if (arguments.kernel is None) == (arguments.problem is None):
+        arguments.parser.error("expected either KERNEL or --problem")
+    arch = Arch.parse(arguments.arch) if arguments.arch else default_arch()
+    if arguments.problem is not None:
+        _show_problem(arguments, arch)
+        return 0
+    kernel = find_kernel(arguments.kernel)
+    config = choices.tile(kernel, arguments.config)
+    variant: dict[str, Any] = {}
+    for given in arguments.variant:
+        variant |= given
+    if arguments.what == "source":  # rendering needs no compiler
+        return _show_text(arguments, kernel, render(kernel.name, config, arch, **variant))
+    built = compile(kernel.name, config, arch, **variant)
+    if arguments.what == "resources":
+        return _show_resources(arguments, built)
+    text = built.ptx if arguments.what == "ptx" else built.sass()
+    return _show_text(arguments, kernel, text)
+
+
+def _show_text(arguments: argparse.Namespace, kernel: Kernel, text: str) -> int:
+    if arguments.json:
+        print_json({"kernel": kernel.name, arguments.what: text})
+    else:
+        print(text, end="" if text.endswith("\n") else "\n")
+    return 0
+
+
+def _show_resources(arguments: argparse.Namespace, built: LaunchableKernel) -> int:
+    spec, resources = built.spec, built.resources
+    facts = {
+        "kernel": built.name,
+        "title": spec.kernel.title,
+        "entry": built.entry,
+        "template": spec.template,
+        "target": str(built.target),
+        "nvrtc": built.nvrtc_version,
+        "identity": built.identity,
+        "config": spec.config.to_dict(),
+        "variant": spec.variant.to_dict(),
+        "threads": built.threads,
+        "registers": built.registers,
+        "spill_store_bytes": resources.spill_store_bytes,
+        "spill_load_bytes": resources.spill_load_bytes,
+        "stack_bytes": resources.stack_bytes,
+        "static_smem_bytes": resources.smem_bytes,
+        "dynamic_smem_bytes": built.smem_bytes,
+        "barriers": resources.barriers,
+        "resident_blocks": built.occupancy,
+        "cubin_bytes": len(built.cubin),
+        "compile_ms": round(built.seconds * 1e3, 1),
+        "from_cache": built.from_cache,
+        "run_on_this_architecture": built.target.number in spec.kernel.proved_on,
+        "prewarm": spec.prewarm_command,
+    }
+    if arguments.json:
+        print_json(facts)
+        return 0
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            value = " ".join(f"{key}={one}" for key, one in value.items())
+        elif isinstance(value, bool):
+            value = "yes" if value else "no"
+        print(f"{name:<{width}}  {value}")
+    return 0
+
+
+def _show_problem(arguments: argparse.Namespace, arch: Arch) -> None:
+    from gemmjit.cli.candidates import Candidate, candidates, problem_from
+
+    try:
+        problem = problem_from(arguments.problem)
+    except TypeError as error:
+        raise InvalidProblemError(f"problem: {error}") from None
+    found: list[Candidate] = candidates(problem, arch)
+    chosen = next(one for one in found if one.chosen)
+    if arguments.json:
+        print_json(
+            {
+                "problem": arguments.problem,
+                "arch": str(arch),
+                "mean_group_rows": problem.rows / max(problem.num_groups, 1),
+                "chosen": chosen.to_dict(),
+                "candidates": [one.to_dict() for one in found],
+            }
+        )
+        return
+    mean = problem.rows / max(problem.num_groups, 1)
+    print(
+        f"{problem.form}, {problem.num_groups} groups, {problem.rows} rows (on average {mean:.1f} "
+        f"a group), n={problem.n}, k={problem.k if problem.form == 'ragged_m' else problem.m}, "
+        f"{problem.in_dtype} on {arch}\n"
+    )
+    rows = [
+        [
+            "->" if one.chosen else "",
+            one.kernel,
+            one.config,
+            one.num_tiles,
+            None if one.utilization is None else f"{one.utilization:.3f}",
+            one.verdict,
+        ]
+        for one in found
+    ]
+    print_table(("", "kernel", "tile", "tiles", "eta", "verdict"), rows)
+    print(
+        "\ntiles and eta (the share of scheduled rows that belong to a group) are those of groups "
+        "of equal size;\nthe rows of single groups are known on the device only."
+    )
