@@ -143,12 +143,12 @@ class _Product:
         def complete() -> None:
             b_matrix = seen.get((group.slot, b))
             if b_matrix is None:
-                b_matrix = plan.b_from_chunks(self._read(b_chunks))
+                b_matrix = plan.b_from_chunks(self._read(group.slot, b_chunks))
                 if self.grid.machine.engine.eager:
                     # Warpgroups that complete at once, with the same B, share its conversion.
                     seen[group.slot, b] = b_matrix
             if a_chunks is not None:
-                matrix = plan.a_from_chunks(self._read(a_chunks))
+                matrix = plan.a_from_chunks(self._read(group.slot, a_chunks))
             else:
                 assert a_matrix is not None
                 matrix = a_matrix
@@ -169,9 +169,12 @@ class _Product:
                 f"wgmma.mma_async: matrix {name} spans offsets {low:#x} to {high:#x}, outside the "
                 f"block's shared memory [{shared.base:#x}, {shared.base + shared.limit:#x})"
             )
-        return chunks + slot * SPAN // CHUNK
+        located: Array = chunks + slot * SPAN // CHUNK
+        self.grid.machine.races.async_issue_read(self.grid, slot, located)
+        return located
 
-    def _read(self, located: Array) -> Array:
+    def _read(self, slot: int, located: Array) -> Array:
+        self.grid.machine.races.async_read(self.grid, slot, located)
         data: Array = self.memory[located]
         return data.view(np.uint8).reshape(*located.shape, CHUNK)
 

@@ -63,7 +63,7 @@ def read_runs(memory: AddressSpace, addresses: NDArray[np.int64], nbytes: int) -
         return np.empty((addresses.size, nbytes), np.uint8)
     out: Bytes | None = None
     for allocation, offsets, positions in _parts(memory, addresses, nbytes):
-        data = _windows(allocation, nbytes)[offsets]
+        data: Bytes = _windows(allocation, nbytes)[offsets]
         if positions is None:
             return data
         if out is None:
