@@ -1,9 +1,10 @@
 """``#line`` marks, so that the compiler's messages name a template and its line.
 
 Jinja's lexer knows the line of every stretch of plain text. `LineMarks` puts a marker at its start
-and after its first line end; `place` turns the markers that start a line into ``#line`` directives,
-but only where the compiler would otherwise count wrong, and never where a directive would change
-the program: inside a comment, a raw string or a line that a backslash continues.
+and after its first line end, and behind every statement; `place` turns the markers that start a
+line into ``#line`` directives, but only where the compiler would otherwise count wrong, and never
+where a directive would change the program: inside a comment, a raw string or a line that a
+backslash continues. The lines of a value of several lines count up from the line that it stands in.
 """
 
 from __future__ import annotations
@@ -28,13 +29,19 @@ class LineMarks(Extension):
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
         """Yield the tokens of a template, markers added to its plain text."""
         name = stream.name or "template"
+        statement_before = True  # a line may begin here, with or without text of its own
         for token in stream:
+            here = f"\0{token.lineno}:{name}\0"
             if token.type == "data":
-                here, after = f"\0{token.lineno}:{name}\0", f"\0{token.lineno + 1}:{name}\0"
+                after = f"\0{token.lineno + 1}:{name}\0"
                 head, newline, rest = token.value.partition("\n")
                 text = here + head + newline + (after if newline else "") + rest
-                token = Token(token.lineno, "data", text)
-            yield token
+                yield Token(token.lineno, "data", text)
+            else:
+                if statement_before:
+                    yield Token(token.lineno, "data", here)
+                yield token
+            statement_before = token.type == "block_end"
 
 
 def place(text: str) -> str:

@@ -473,7 +473,11 @@ def test_lineinfo_is_another_kernel(monkeypatch, compiles):
 # Threads and processes
 
 
-def test_threads_that_ask_at_once_compile_once(compiles):
+@pytest.mark.parametrize("disk", [True, False])
+def test_threads_that_ask_at_once_compile_once(place, compiles, monkeypatch, disk):
+    if not disk:  # so that no lock on disk does the work of the one in memory
+        (place / "file").write_text("")
+        monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(place / "file"))
     gate, kernels = threading.Barrier(12), []
 
     def ask() -> None:

@@ -11,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemmjit import templating
 from gemmjit.errors import TemplateError
@@ -101,6 +103,55 @@ def test_line_marks_name_the_line_of_the_template(folder):
 def test_line_marks_appear_only_where_the_count_would_be_wrong(folder):
     source = render(folder("m", "int a = ${ x };\nint b = ${ x };\nint c;\n"), {"x": 1})
     assert source == '#line 1 "m"\nint a = 1;\nint b = 1;\nint c;\n'
+
+
+_PIECES = st.sampled_from(
+    [
+        ("// {tag}",),
+        ("",),
+        ("int a = ${{ x }}; // {tag}",),
+        ("${{ two }}", "// {tag}"),
+        ("//% set y = 1",),
+        ("/*% set z = 2 %*/ // {tag}",),
+        ("/*# a", "  b #*/ // not a line of its own", "// {tag}"),
+        ("//## a note",),
+        ("//% include 'inner'",),
+        ("//% for i in range(2)", "// {tag}", "//% endfor"),
+        ("//% for i in range(2)", "${{ i }}; // {tag}", "//% endfor"),
+        (
+            "//% for i in range(3)",
+            "",
+            "  // {tag}",
+            "  //% if i",
+            "  // {tag}",
+            "  //% endif",
+            "//% endfor",
+        ),
+        ("//% if false", "// never", "//% else", "// {tag}", "//% endif"),
+        ("/* c // {tag}", "*/ // {tag}"),
+        ("#define F \\", "  ${{ x }}", "// {tag}"),
+    ]
+)
+
+
+@given(pieces=st.lists(_PIECES, min_size=1, max_size=12))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_line_marks_are_right_for_any_mixture(tmp_path_factory, pieces):
+    lines: list[str] = []
+    for piece in pieces:
+        for text in piece:
+            lines.append(text.format(tag=f"@m:{len(lines) + 1}"))
+    place = tmp_path_factory.mktemp("mixture")
+    (place / "m").write_text("\n".join(lines))
+    (place / "inner").write_text("// @inner:1\n//% if x\n\n// @inner:4\n//% endif")
+    given = {name: value for name, value in (("x", 1), ("two", "a\nb")) if _uses(lines, name)}
+    with override(place):
+        check_tags(render("m", given))
+
+
+def _uses(lines: list[str], name: str) -> bool:
+    text = "\n".join(lines)
+    return f"{{ {name} }}" in text or (name == "x" and "include" in text)
 
 
 def test_line_marks_never_break_a_macro_a_comment_or_a_raw_string(folder):
