@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from gemmjit.errors import InvalidConfigError
 
-__all__ = ["Config", "SimtConfig", "Sm80MmaConfig"]
+__all__ = ["Config", "SimtConfig", "Sm80MmaConfig", "Sm90TmaMmaConfig"]
 
 Specialization = Literal["", "nk"]
 
@@ -124,3 +124,29 @@ class Sm80MmaConfig(Config):
     def __str__(self) -> str:
         suffix = "_fdb" if self.double_buffer_fragments else ""
         return f"{self.block_m}x{self.block_n}x{self.block_k}_s{self.num_stages}{suffix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm90TmaMmaConfig(Config):
+    """Tile of k2, the TMA-fed mma.sync kernel: one producer warp, 8 consumer warps as 2 x 4.
+
+    Attributes
+    ----------
+    num_stages : int
+        Shared-memory stages of the ring between producer and consumers.
+    swizzle : int
+        Width of the XOR swizzle of shared memory in bytes: 128, 64, 32, or 0 for none.
+    """
+
+    kernel: ClassVar[str] = "k2"
+
+    block_m: int = 128
+    block_n: int = 128
+    block_k: int = 64
+    num_stages: int = 3
+    min_blocks_per_sm: int = 2
+    swizzle: int = 128
+
+    def __str__(self) -> str:
+        swizzle = "" if self.swizzle == 128 else f"_sw{self.swizzle}"
+        return f"{self.block_m}x{self.block_n}x{self.block_k}_s{self.num_stages}{swizzle}"

@@ -7,12 +7,13 @@ tests all ask this module. Templates repeat the ones that they rely on as ``stat
 from __future__ import annotations
 
 from gemmjit.arch import Arch
-from gemmjit.config import Config, SimtConfig, Sm80MmaConfig
+from gemmjit.config import Config, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import Kernel, Variant
 from gemmjit.problem import Problem
+from gemmjit.tensormap import violations as tensor_map_violations
 
-__all__ = ["require", "variant_for", "violations"]
+__all__ = ["map_violations", "require", "variant_for", "violations"]
 
 _MAX_THREADS = 1024
 
@@ -54,6 +55,7 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
         if dtype not in allowed:
             names = ", ".join(d.name for d in allowed)
             reasons.append(f"{name}: {kernel.name} takes {names}; got {dtype}")
+    reasons += _operands(kernel, variant)
     if config.specialize not in ("", "nk"):
         reasons.append(f"specialize: expected '' or 'nk'; got {config.specialize!r}")
     reasons += _ROWS[type(config)](config)
@@ -77,6 +79,18 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
             f"shared memory: {config} needs {smem} bytes a block; "
             f"{arch} allows {limits.smem_per_block}. Use a smaller tile or fewer stages"
         )
+    return reasons
+
+
+def map_violations(kernel: Kernel, config: Config, problem: Problem, arch: Arch) -> list[str]:
+    """Return why the operands of a problem cannot be read through a kernel's TensorMaps."""
+    reasons = []
+    alignments = {"mat_a": problem.a_alignment, "mat_b": problem.b_alignment}
+    for operand, tensor_map in kernel.tensor_maps(problem, config):
+        broken = tensor_map_violations(tensor_map, alignments[operand], arch)
+        if 0 in tensor_map.strides:
+            broken.append("strides: expected distinct elements; got an expanded dimension")
+        reasons += [f"{operand}: TensorMap {reason}" for reason in broken]
     return reasons
 
 
@@ -151,6 +165,24 @@ def _is_k_major(stride_mn: int, stride_k: int) -> bool:
     return abs(stride_k) <= abs(stride_mn)
 
 
+def _operands(kernel: Kernel, variant: Variant) -> list[str]:
+    """Return what a kernel that loads through TMA misses in the operands."""
+    if not kernel.loads_by_tma:
+        return []
+    reasons = []
+    if variant.form not in kernel.forms:
+        reasons.append(f"form: {kernel.name} has {', '.join(kernel.forms)}; got {variant.form}")
+    if not variant.a_k_major:
+        reasons.append(f"mat_a: {kernel.name} loads it K-major; got M-major")
+    for name in ("a", "b"):
+        if not getattr(variant, f"{name}_vector"):
+            reasons.append(
+                f"mat_{name}: {kernel.name} loads it by TMA, which needs one contiguous dimension, "
+                "and pointer and strides in multiples of 16 bytes"
+            )
+    return reasons
+
+
 def _simt(config: Config) -> list[str]:
     assert isinstance(config, SimtConfig)
     reasons = []
@@ -193,5 +225,23 @@ def _sm80_mma(config: Config) -> list[str]:
     return reasons
 
 
+def _sm90_tma_mma(config: Config) -> list[str]:
+    assert isinstance(config, Sm90TmaMmaConfig)
+    reasons = []
+    if config.block_m not in (32, 64, 128):
+        reasons.append(f"block_m: k2 takes 32, 64 or 128; got {config.block_m}")
+    if config.block_n not in (64, 128, 256):
+        reasons.append(f"block_n: k2 takes 64, 128 or 256; got {config.block_n}")
+    if config.block_k not in (64, 128):
+        reasons.append(f"block_k: k2 takes 64 or 128; got {config.block_k}")
+    if not 2 <= config.num_stages <= 4:
+        reasons.append(f"num_stages: k2 takes 2 to 4; got {config.num_stages}")
+    if config.swizzle not in (0, 32, 64, 128):
+        reasons.append(f"swizzle: k2 takes 128, 64, 32 or 0 bytes; got {config.swizzle}")
+    if config.block_m * config.block_n > 128 * 128:
+        reasons.append(f"block: k2 keeps the tile in registers, at most 128 x 128; got {config}")
+    return reasons
+
+
 #: One row of rules per config type.
-_ROWS = {SimtConfig: _simt, Sm80MmaConfig: _sm80_mma}
+_ROWS = {SimtConfig: _simt, Sm80MmaConfig: _sm80_mma, Sm90TmaMmaConfig: _sm90_tma_mma}

@@ -12,10 +12,12 @@ from gemmjit.arrays import Frontend
 from gemmjit.cuda.device import current
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.library import is_loaded, load
-from gemmjit.cuda.packing import PackedArguments, pack
+from gemmjit.cuda.packing import PACKING_ALIGNMENT, PackedArguments, pack
+from gemmjit.cuda.tensormap import TENSOR_MAP_BYTES, encode
 from gemmjit.dtypes import U8
 from gemmjit.errors import CaptureError, InvalidProblemError, LaunchError
 from gemmjit.plan import Launch, Plan, Workspace
+from gemmjit.tensormap import TensorMap
 
 __all__ = ["BoundPlan", "is_capturing", "order_streams", "ready", "stream_handle"]
 
@@ -95,20 +97,43 @@ class _Arguments(threading.local):
     """The packed arguments of one launch, one copy per thread, with an address cell per slot."""
 
     def __init__(self, packed: PackedArguments, names: tuple[str, ...]) -> None:
-        self.buffer = ctypes.create_string_buffer(packed.image, max(len(packed.image), 1))
-        base = ctypes.addressof(self.buffer)
+        size = len(packed.image)
+        self.buffer = ctypes.create_string_buffer(size + PACKING_ALIGNMENT)
+        base = -(-ctypes.addressof(self.buffer) // PACKING_ALIGNMENT) * PACKING_ALIGNMENT
+        ctypes.memmove(base, packed.image, size)
         self.table = (ctypes.c_void_p * max(len(packed.starts), 1))(
             *(base + start for start in packed.starts)
         )
         self.table_address = ctypes.addressof(self.table)
         self.cells = [
             (
-                ctypes.c_uint64.from_buffer(self.buffer, slot.offset),
+                ctypes.c_uint64.from_address(base + slot.offset),
                 names.index(slot.name),
                 slot.displacement,
             )
             for slot in packed.slots
         ]
+        self.maps = [
+            _MapCell(base + slot.offset, names.index(slot.name), slot.tensor_map)
+            for slot in packed.map_slots
+        ]
+
+
+class _MapCell:
+    """The place of one encoded TensorMap and the address that it was encoded for."""
+
+    __slots__ = ("address", "index", "place", "tensor_map")
+
+    def __init__(self, place: int, index: int, tensor_map: TensorMap) -> None:
+        self.place = place
+        self.index = index
+        self.tensor_map = tensor_map
+        self.address: int | None = None
+
+    def encode(self, address: int) -> None:
+        self.address = None  # should encoding fail, the old map must not pass for the new one
+        ctypes.memmove(self.place, encode(self.tensor_map, address), TENSOR_MAP_BYTES)
+        self.address = address
 
 
 class _BoundLaunch:
@@ -125,8 +150,12 @@ class _BoundLaunch:
 
     def run(self, pointers: tuple[int, ...], stream: int) -> None:
         arguments = self._arguments
-        for cell, index, displacement in arguments.cells:
-            cell.value = pointers[index] + displacement
+        for place, index, displacement in arguments.cells:
+            place.value = pointers[index] + displacement
+        for cell in arguments.maps:
+            # Encoding costs 1.2 us (H200 host, 2026-11-29): only when the address is another one.
+            if cell.address != pointers[cell.index]:
+                cell.encode(pointers[cell.index])
         (status,) = self._call(self._handle, *self._shape, stream, arguments.table_address, 0)
         if status:
             self._refused(status)

@@ -8,9 +8,15 @@ from dataclasses import dataclass
 
 from gemmjit.dtypes import F32, F64, I32, I64, DType
 from gemmjit.errors import LaunchError
-from gemmjit.plan import Argument, Pointer, Scalar, Struct, WorkspacePointer
+from gemmjit.plan import Argument, Pointer, Scalar, Struct, TensorMapArgument, WorkspacePointer
+from gemmjit.tensormap import TensorMap
 
-__all__ = ["PackedArguments", "Slot", "pack"]
+__all__ = ["PACKING_ALIGNMENT", "MapSlot", "PackedArguments", "Slot", "pack"]
+
+#: Every parameter starts on a multiple of this, so that a TensorMap may.
+PACKING_ALIGNMENT = 64
+
+_TENSOR_MAP_BYTES = 128
 
 _CODES: dict[DType, str] = {I32: "i", I64: "q", F32: "f", F64: "d"}
 
@@ -37,6 +43,24 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class MapSlot:
+    """128 bytes that hold a TensorMap, encoded when the address of its operand is known.
+
+    Attributes
+    ----------
+    offset : int
+        Byte offset in the packed arguments.
+    name : str
+        Operand.
+    tensor_map : TensorMap
+    """
+
+    offset: int
+    name: str
+    tensor_map: TensorMap
+
+
+@dataclass(frozen=True, slots=True)
 class PackedArguments:
     """All arguments of a launch in one buffer.
 
@@ -48,17 +72,20 @@ class PackedArguments:
         Where each kernel parameter begins in the image.
     slots : tuple of Slot
         Where addresses go.
+    map_slots : tuple of MapSlot
+        Where TensorMaps go.
     """
 
     image: bytes
     starts: tuple[int, ...]
     slots: tuple[Slot, ...]
+    map_slots: tuple[MapSlot, ...] = ()
 
 
 def pack(arguments: Sequence[Argument]) -> PackedArguments:
     """Lay out the arguments of a launch.
 
-    Each parameter starts on 16 bytes of its own; inside a struct every field is on its natural
+    Each parameter starts on `PACKING_ALIGNMENT`; inside a struct every field is on its natural
     alignment, as in C.
 
     Raises
@@ -69,9 +96,14 @@ def pack(arguments: Sequence[Argument]) -> PackedArguments:
     image = bytearray()
     starts: list[int] = []
     slots: list[Slot] = []
+    map_slots: list[MapSlot] = []
     for argument in arguments:
-        image += bytes(-len(image) % 16)
+        image += bytes(-len(image) % PACKING_ALIGNMENT)
         starts.append(len(image))
+        if isinstance(argument, TensorMapArgument):
+            map_slots.append(MapSlot(len(image), argument.operand, argument.tensor_map))
+            image += bytes(_TENSOR_MAP_BYTES)
+            continue
         fields = argument.fields if isinstance(argument, Struct) else (argument,)
         for part in fields:
             if isinstance(part, Scalar):
@@ -88,4 +120,4 @@ def pack(arguments: Sequence[Argument]) -> PackedArguments:
             image += bytes(8)
         if isinstance(argument, Struct):
             image += bytes(-(len(image) - starts[-1]) % 8)
-    return PackedArguments(bytes(image), tuple(starts), tuple(slots))
+    return PackedArguments(bytes(image), tuple(starts), tuple(slots), tuple(map_slots))

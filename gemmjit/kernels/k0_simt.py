@@ -25,6 +25,7 @@ class K0(Kernel):
     min_arch: ClassVar = Arch(75)
     in_dtypes: ClassVar = (BF16, F16, F32)
     out_dtypes: ClassVar = (BF16, F16, F32)
+    emulated_flops: ClassVar = 200_000_000
 
     def vector_elements(self, dtype: DType) -> int:
         """Return 4: a thread moves four elements at once, whatever their size."""

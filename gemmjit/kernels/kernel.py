@@ -12,7 +12,9 @@ from typing import ClassVar
 from gemmjit.arch import Arch
 from gemmjit.config import Config
 from gemmjit.dtypes import DType
-from gemmjit.variant import Variant
+from gemmjit.problem import Problem
+from gemmjit.tensormap import TensorMap
+from gemmjit.variant import Form, Variant
 
 __all__ = ["Kernel", "KernelSpec"]
 
@@ -36,8 +38,12 @@ class Kernel(ABC):
         Whether it needs an ``a`` or ``f`` target.
     in_dtypes, out_dtypes : tuple of DType
         Element types that it takes and makes.
-    vector_bytes : int
-        Bytes of an aligned vector load of 16-bit elements; see `Variant`.
+    forms : tuple of str
+        Forms that it has.
+    loads_by_tma : bool
+        Whether operands come through TensorMaps, which asks more of their strides.
+    emulated_flops : int
+        Largest problem that the emulator runs by default on NumPy arrays: a few seconds' work.
     proved_on : tuple of int
         Architecture numbers on which it has been run; elsewhere it is only known to compile.
     """
@@ -50,6 +56,9 @@ class Kernel(ABC):
     accelerated: ClassVar[bool] = False
     in_dtypes: ClassVar[tuple[DType, ...]]
     out_dtypes: ClassVar[tuple[DType, ...]]
+    forms: ClassVar[tuple[Form, ...]] = ("ragged_m", "ragged_k")
+    loads_by_tma: ClassVar[bool] = False
+    emulated_flops: ClassVar[int] = 2_000_000_000
     proved_on: ClassVar[tuple[int, ...]] = (90,)
 
     @abstractmethod
@@ -75,6 +84,10 @@ class Kernel(ABC):
     @abstractmethod
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the configs that are tested, gated against spills and considered by selection."""
+
+    def tensor_maps(self, problem: Problem, config: Config) -> tuple[tuple[str, TensorMap], ...]:
+        """Return the operands that the kernel reads through TensorMaps, in parameter order."""
+        return ()
 
     @property
     def default_config(self) -> Config:

@@ -14,14 +14,18 @@ from gemmjit import env, reference
 from gemmjit.arrays import CPU, ArrayView, Frontend
 from gemmjit.config import Config
 from gemmjit.dtypes import I32
+from gemmjit.emulator import plan_executor
 from gemmjit.errors import InvalidProblemError
-from gemmjit.ops.dispatch import LadderKernel, default_arch, spec_for, spec_with
+from gemmjit.ops.dispatch import LadderKernel, default_arch, plan_for, spec_for, spec_with
 from gemmjit.ops.validation import host_group_sizes, problem_of, result_shape
 from gemmjit.problem import Problem
 
 __all__ = ["run_on_cpu"]
 
 _log = logging.getLogger("gemmjit.ops")
+
+#: Multiprocessors of the emulated device: few, so that persistent blocks take several tiles each.
+_EMULATED_SMS = 4
 
 
 def run_on_cpu(
@@ -53,22 +57,47 @@ def run_on_cpu(
     if kernel is not None:
         if f is None:
             problem = replace(problem, schedule=kernel.spec.variant.schedule)
-        spec_with(problem, kernel)
+        spec = spec_with(problem, kernel)
     else:
-        spec_for(problem, default_arch(), config)
+        spec = spec_for(problem, default_arch(), config)
     if o is None:
         out = frontend.empty(shape, problem.out_dtype, CPU)
         o = frontend.view(out)
-    if not problem.is_empty:
-        _execute(problem, _ndarray(a), _ndarray(b), _ndarray(o), sizes)
+    if problem.is_empty:
+        return out
+    if _emulates(problem, spec.kernel.emulated_flops):
+        plan = plan_for(
+            problem,
+            spec,
+            num_sms=_EMULATED_SMS,
+            offs_is_int64=False,
+            group_sizes=None if f is not None else sizes,
+            kernel=kernel,
+        )
+        views = {"mat_a": a, "mat_b": b, "out": o}
+        if f is not None:
+            views["offs"] = f
+        plan_executor.run(plan, views)
+    else:
+        reference.run(problem, _ndarray(a), _ndarray(b), sizes, _ndarray(o))
     return out
 
 
-def _execute(problem: Problem, a: Any, b: Any, out: Any, sizes: npt.NDArray[np.int64]) -> None:
+def _emulates(problem: Problem, limit: int) -> bool:
+    """Return whether the emulator runs a problem, as GEMMJIT_EXECUTOR and its size say."""
     asked = env.get("GEMMJIT_EXECUTOR") or "auto"
-    if asked not in ("auto", "reference"):
-        raise InvalidProblemError(f"GEMMJIT_EXECUTOR: expected auto or reference; got {asked!r}")
-    reference.run(problem, a, b, sizes, out)
+    if asked not in ("auto", "emulator", "reference"):
+        raise InvalidProblemError(
+            f"GEMMJIT_EXECUTOR: expected auto, emulator or reference; got {asked!r}"
+        )
+    if asked == "auto" and problem.flops > limit:
+        _log.info(
+            "grouped_mm on the CPU: %.1f GFLOP run in NumPy instead of the emulator; "
+            "GEMMJIT_EXECUTOR=emulator runs the kernel itself",
+            problem.flops / 1e9,
+        )
+        return False
+    return asked != "reference"
 
 
 def _ndarray(view: ArrayView) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ from gemmjit import env
 from gemmjit.arch import DEFAULT_ARCH, Arch, targets_for
 from gemmjit.build import CompiledKernel, build
 from gemmjit.config import Config
-from gemmjit.constraints import require, variant_for
+from gemmjit.constraints import map_violations, require, variant_for
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import KERNELS, Kernel, KernelSpec, kernel
 from gemmjit.occupancy import occupancy
@@ -78,6 +78,12 @@ def spec_for(problem: Problem, arch: Arch, config: Config | str | None = None) -
         require(chosen, tile, variant, arch)
     target = targets[0] if targets else arch
     require(chosen, tile, variant, target)
+    reasons = map_violations(chosen, tile, problem, target)
+    if reasons:
+        raise InvalidConfigError(
+            f"{chosen.name} cannot load the operands: {'; '.join(reasons)}. "
+            "Leave config out, and a kernel that can is chosen"
+        )
     return KernelSpec(chosen, tile, variant, target)
 
 
@@ -145,7 +151,7 @@ def plan_for(
     return plan_ladder(
         problem,
         compiled,
-        spec.config,
+        spec,
         offs_is_int64=offs_is_int64,
         group_sizes=group_sizes,
         resident_blocks=num_sms * _resident_blocks(compiled),

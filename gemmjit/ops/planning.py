@@ -9,7 +9,17 @@ from gemmjit.build import CompiledKernel
 from gemmjit.config import Config
 from gemmjit.dtypes import I32, I64
 from gemmjit.errors import InvalidProblemError
-from gemmjit.plan import Launch, Plan, Pointer, Scalar, Struct, Workspace, WorkspacePointer
+from gemmjit.kernels import KernelSpec
+from gemmjit.plan import (
+    Launch,
+    Plan,
+    Pointer,
+    Scalar,
+    Struct,
+    TensorMapArgument,
+    Workspace,
+    WorkspacePointer,
+)
 from gemmjit.problem import Problem
 from gemmjit.schedule import max_row_tiles, tail_tiles, tile_list
 
@@ -24,7 +34,7 @@ _MAX_GRID_X = 2**31 - 1
 def plan_ladder(
     problem: Problem,
     kernel: CompiledKernel,
-    config: Config,
+    spec: KernelSpec,
     *,
     offs_is_int64: bool,
     group_sizes: npt.NDArray[np.int64] | None,
@@ -36,9 +46,9 @@ def plan_ladder(
     ----------
     problem : Problem
     kernel : CompiledKernel
-        k0 or k1, of the problem's variant.
-    config : Config
-        Its tile.
+        A kernel of the ladder, of the problem's variant.
+    spec : KernelSpec
+        What it was compiled from.
     offs_is_int64 : bool
         Type of the offsets in device memory.
     group_sizes : numpy.ndarray, shape (G,), or None
@@ -46,6 +56,7 @@ def plan_ladder(
     resident_blocks : int
         Blocks that the whole device holds at a time: the grid of a persistent launch.
     """
+    config = spec.config
     workspaces: tuple[Workspace, ...] = ()
     if group_sizes is not None and (problem.form == "ragged_k" or problem.schedule == "scan"):
         ends = np.cumsum(group_sizes).astype(np.int32)
@@ -66,12 +77,13 @@ def plan_ladder(
         )
     if grid == 0:
         return Plan(launches=())
+    maps = [TensorMapArgument(*m) for m in spec.kernel.tensor_maps(problem, config)]
     launch = Launch(
         kernel=kernel,
         grid=(grid, 1, 1),
         block=(kernel.threads, 1, 1),
         smem_bytes=kernel.smem_bytes,
-        arguments=(_arguments(problem, workspaces, grid, offs_is_int64),),
+        arguments=(*maps, _arguments(problem, workspaces, grid, offs_is_int64)),
     )
     return Plan(launches=(launch,), workspaces=workspaces)
 

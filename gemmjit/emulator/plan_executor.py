@@ -1,0 +1,121 @@
+"""Runs plans in the emulator: host memory attached in place, arguments packed, PTX interpreted."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmjit.arrays import ArrayView
+from gemmjit.dtypes import F32, F64, I32, I64, DType
+from gemmjit.emulator.executor import KernelLaunch, Report, emulate
+from gemmjit.emulator.memory import DeviceMemory
+from gemmjit.emulator.tensormap_object import encode
+from gemmjit.errors import EmulatorError
+from gemmjit.plan import (
+    Argument,
+    Plan,
+    Pointer,
+    Scalar,
+    Struct,
+    TensorMapArgument,
+    WorkspacePointer,
+)
+
+__all__ = ["run"]
+
+_CODES: dict[DType, str] = {I32: "<i4", I64: "<i8", F32: "<f4", F64: "<f8"}
+
+
+def run(
+    plan: Plan,
+    operands: Mapping[str, ArrayView],
+    *,
+    policy: str = "eager",
+    seed: int = 0,
+    numerics: str = "fp32",
+    resident_blocks: int | None = None,
+    trace: Any = None,
+) -> list[Report]:
+    """Run the launches of a plan one after the other.
+
+    Parameters
+    ----------
+    plan : Plan
+    operands : mapping of str to ArrayView
+        Views of host memory; a kernel may touch the bytes of their elements and no others.
+    policy, seed, numerics, resident_blocks, trace
+        As for `gemmjit.emulator.emulate`.
+
+    Returns
+    -------
+    list of Report
+        One per launch.
+
+    Raises
+    ------
+    EmulatorError
+        If a kernel does something that is wrong; the message names instruction and source line.
+    """
+    memory = DeviceMemory()
+    addresses = {name: _attach(memory, name, view) for name, view in operands.items()}
+    for workspace in plan.workspaces:
+        data: npt.NDArray[Any] | None = workspace.contents
+        if data is None and workspace.zeroed:
+            data = np.zeros(workspace.nbytes, np.uint8)
+        addresses[workspace.name] = memory.allocate(workspace.nbytes, data, name=workspace.name)
+    reports = []
+    for launch in plan.launches:
+        described = KernelLaunch(
+            ptx=launch.kernel.ptx,
+            entry=launch.kernel.entry,
+            grid=launch.grid,
+            block=launch.block,
+            cluster=launch.cluster,
+            smem_bytes=launch.smem_bytes,
+            args=[_pack(argument, addresses) for argument in launch.arguments],
+            memory=memory,
+            target=launch.kernel.target.name,
+        )
+        reports.append(
+            emulate(
+                [described],
+                policy=policy,
+                seed=seed,
+                numerics=numerics,
+                resident_blocks=resident_blocks,
+                trace=trace,
+            )
+        )
+    return reports
+
+
+def _attach(memory: DeviceMemory, name: str, view: ArrayView) -> int:
+    """Map the bytes that a view's elements touch; addresses keep their alignment."""
+    low, high = view.byte_range()
+    if low == high:
+        return 0
+    raw = (ctypes.c_uint8 * (high - low)).from_address(low)
+    base = memory.attach(np.ctypeslib.as_array(raw), alignment_offset=low % 256, name=name)
+    return base + view.pointer - low
+
+
+def _pack(argument: Argument, addresses: Mapping[str, int]) -> bytes:
+    if isinstance(argument, Struct):
+        image = bytearray()
+        for part in argument.fields:
+            raw = _pack(part, addresses)
+            image += bytes(-len(image) % len(raw)) + raw
+        return bytes(image + bytes(-len(image) % 8))
+    if isinstance(argument, Scalar):
+        return np.array(argument.value, _CODES[argument.dtype]).tobytes()
+    if isinstance(argument, TensorMapArgument):
+        return encode(argument.tensor_map, addresses[argument.operand])
+    if isinstance(argument, Pointer):
+        return addresses.get(argument.operand, 0).to_bytes(8, "little")
+    if isinstance(argument, WorkspacePointer):
+        return (addresses[argument.workspace] + argument.offset).to_bytes(8, "little")
+    raise EmulatorError(f"argument: {type(argument).__name__} cannot be passed yet")

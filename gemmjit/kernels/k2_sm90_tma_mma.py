@@ -1,0 +1,113 @@
+"""k2: TMA, an mbarrier ring, a producer warp and mma.sync, sm_90 and up."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gemmjit.arch import Arch
+from gemmjit.config import Config, Sm90TmaMmaConfig
+from gemmjit.dtypes import BF16, F16, F32, DType
+from gemmjit.kernels.kernel import Kernel
+from gemmjit.problem import Problem
+from gemmjit.tensormap import L2Promotion, Swizzle, TensorMap, element_type_of
+from gemmjit.variant import Form, Variant
+
+__all__ = ["K2"]
+
+_CONSUMER_WARPS = 8
+_VECTOR_BYTES = 16  # the grid of TMA strides and addresses
+_BARRIER_BYTES = 8
+_TILE_SLOTS = 2
+_SLOT_BYTES = 16
+_UNSWIZZLED_ROW = 128  # bytes of a panel's row without a swizzle
+
+
+class K2(Kernel):
+    """Synchronous tensor cores, fed by TMA through a producer warp."""
+
+    name: ClassVar = "k2"
+    title: ClassVar = "mma.sync fed by TMA"
+    template: ClassVar = "kernels/sm90_tma_mma_grouped_mm.cu.j2"
+    config_type: ClassVar[type[Config]] = Sm90TmaMmaConfig
+    min_arch: ClassVar = Arch(90)
+    in_dtypes: ClassVar = (BF16, F16)
+    out_dtypes: ClassVar = (BF16, F16, F32)
+    forms: ClassVar[tuple[Form, ...]] = ("ragged_m",)
+    loads_by_tma: ClassVar = True
+
+    def vector_elements(self, dtype: DType) -> int:
+        """Return the elements of 16 bytes, the grid of TMA."""
+        return _VECTOR_BYTES // dtype.itemsize
+
+    def threads(self, config: Config) -> int:
+        """Return the threads of the consumer warps and the producer warp."""
+        return 32 * (_CONSUMER_WARPS + 1)
+
+    def smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return the bytes of stages and tile slots, with two barriers each."""
+        assert isinstance(config, Sm90TmaMmaConfig)
+        elements = (config.block_m + config.block_n) * config.block_k
+        stage = elements * variant.in_dtype.itemsize
+        barriers = 2 * _BARRIER_BYTES
+        return config.num_stages * (stage + barriers) + _TILE_SLOTS * (_SLOT_BYTES + barriers)
+
+    def static_smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return 0: all shared memory is dynamic."""
+        return 0
+
+    def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
+        """Return the template's variables that only k2 has."""
+        assert isinstance(config, Sm90TmaMmaConfig)
+        return {
+            "num_stages": config.num_stages,
+            "swizzle": config.swizzle,
+            "smem_bytes": self.smem_bytes(config, variant),
+            "mma_type": variant.in_dtype.short,
+        }
+
+    def tensor_maps(self, problem: Problem, config: Config) -> tuple[tuple[str, TensorMap], ...]:
+        """Return the maps of A ``(K, M)`` and B ``(N, K, G)``, or ``(K, N, G)`` if K-major.
+
+        A box is one panel of the stage: as wide as the swizzle, as high as the tile.
+        """
+        assert isinstance(config, Sm90TmaMmaConfig)
+        s, itemsize = problem.strides, problem.in_dtype.itemsize
+        panel = (config.swizzle or _UNSWIZZLED_ROW) // itemsize
+        common = {
+            "element_type": element_type_of(problem.in_dtype),
+            "swizzle": Swizzle.of_bytes(config.swizzle),
+            "l2_promotion": L2Promotion.BYTES_128,
+        }
+        map_a = TensorMap(
+            dims=(problem.k, problem.rows),
+            strides=(_stride(s.am, problem.rows, problem.k) * itemsize,),
+            box=(panel, config.block_m),
+            **common,  # type: ignore[arg-type]
+        )
+        b_k_major = s.bk == 1
+        inner, outer = (problem.k, problem.n) if b_k_major else (problem.n, problem.k)
+        rows = config.block_n if b_k_major else config.block_k
+        stride = _stride(s.bn if b_k_major else s.bk, outer, inner)
+        group = _stride(s.bg, problem.num_groups, stride * outer)
+        map_b = TensorMap(
+            dims=(inner, outer, problem.num_groups),
+            strides=(stride * itemsize, group * itemsize),
+            box=(panel, rows, 1),
+            **common,  # type: ignore[arg-type]
+        )
+        return (("mat_a", map_a), ("mat_b", map_b))
+
+    def shipped_configs(self) -> tuple[Config, ...]:
+        """Return the tiles of k2: three and two stages, and lower tiles."""
+        return (
+            Sm90TmaMmaConfig(block_m=128, num_stages=3, min_blocks_per_sm=1),
+            Sm90TmaMmaConfig(block_m=128, num_stages=2, min_blocks_per_sm=2),
+            Sm90TmaMmaConfig(block_m=128, num_stages=3, min_blocks_per_sm=2),
+            Sm90TmaMmaConfig(block_m=64, num_stages=4, min_blocks_per_sm=2),
+            Sm90TmaMmaConfig(block_m=32, num_stages=4, min_blocks_per_sm=2),
+        )
+
+
+def _stride(stride: int, extent: int, dense: int) -> int:
+    """Return a stride in elements; that of a dimension of length 1 is any that TMA takes."""
+    return stride if extent > 1 else -(-dense // 8) * 8
