@@ -63,7 +63,8 @@ class AddressRow:
 
     def __init__(self, row: Array, offset: int, symbol: Variable | None) -> None:
         self.row = row
-        self.offset = offset
+        # Addresses wrap in the width of their register, so that a negative offset subtracts.
+        self.offset = int(np.array(offset, np.int64).astype(row.dtype))
         self.symbol = symbol
 
     def values(self, lanes: LaneSet) -> Array:
