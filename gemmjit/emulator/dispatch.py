@@ -26,7 +26,7 @@ Builder = Callable[["Operands", Instruction], Step]
 _BUILDERS: dict[str, Builder] = {}
 _MODULES = (
     "alu_integer", "alu_bits", "alu_float", "alu_half", "compare", "convert", "move", "load_store",
-    "atomics", "warp", "barriers", "control", "instructions_mbarrier", "copy_async", "copy_bulk",
+    "atomics", "warp", "barriers", "control", "instructions_mbarrier", "copy_async", "bulk_groups", "copy_bulk",
     "instructions_tma", "instructions_mma", "instructions_wgmma", "system",
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ from gemmjit.emulator.dispatch import instruction, reject
 from gemmjit.emulator.faults import BarrierFault, MemoryFault, TensorMapFault
 from gemmjit.emulator.grid import Grid
 from gemmjit.emulator.instructions_mbarrier import shared_values
-from gemmjit.emulator.lanes import LaneSet
+from gemmjit.emulator.lanes import WARP, LaneSet
 from gemmjit.emulator.module import Address, Instruction
 from gemmjit.emulator.operands import Operands
 from gemmjit.emulator.runs import read_runs, write_runs
@@ -142,9 +142,8 @@ class _Load:
         masks = None if self.mask is None else lanes.get(self.mask).reshape(-1).tolist()
         maps, coordinates = self.tensor.values(lanes)
         for i, lane in enumerate(lanes.lanes.tolist()):
-            slot = lane // self.grid.space.threads
             mask = None if masks is None else masks[i]
-            self._issue(slot, targets[i], barriers[i], mask, maps[i], coordinates[i])
+            self._issue(lane, targets[i], barriers[i], mask, maps[i], coordinates[i])
 
     def _destinations(
         self, slot: int, target: int, barrier: int, mask: int | None
@@ -176,7 +175,7 @@ class _Load:
 
     def _issue(
         self,
-        slot: int,
+        lane: int,
         target: int,
         barrier: int,
         mask: int | None,
@@ -184,11 +183,14 @@ class _Load:
         coordinates: tuple[int, ...],
     ) -> None:
         grid, machine = self.grid, self.grid.machine
+        slot = lane // grid.space.threads
         destinations = self._destinations(slot, target, barrier, mask)
         box = self.tensor.load(tensor_map, coordinates, target & _OFFSET_MASK)
         for destination, _ in destinations:
             _check_range(grid, destination, box)
             machine.races.async_issue_write(grid, destination, _units(box, destination))
+        cells = grid.mbarriers.cells(np.array([flat for _, flat in destinations]))
+        machine.races.barrier_use(grid, lane, cells)
 
         def complete() -> None:
             data = read_runs(machine.memory, box.runs, box.run_bytes)
@@ -231,7 +233,7 @@ class _Store:
             raise MemoryFault("tensor copy: the source is in another block of the cluster")
         box = self.tensor.store(tensor_map, coordinates, source & _OFFSET_MASK)
         _check_range(grid, slot, box)
-        machine.races.async_issue_read(grid, slot, _units(box, slot))
+        machine.races.async_issue_read(grid, slot, _units(box, slot), (lane // WARP,))
         write = partial(write_runs, machine.memory, box.runs)
         if self.reduction is not None:
             element = self._element(tensor_map)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gemmjit.emulator.dispatch import instruction, reject
 from gemmjit.emulator.faults import ConvergenceFault, MemoryFault
 from gemmjit.emulator.grid import Grid
-from gemmjit.emulator.lanes import LaneSet
+from gemmjit.emulator.lanes import WARP, LaneSet
 from gemmjit.emulator.matrix_descriptor import CHUNK
 from gemmjit.emulator.module import Immediate, Instruction, Operand, Register, Vector
 from gemmjit.emulator.operands import Operands
@@ -130,10 +130,10 @@ class _Product:
     ) -> None:
         plan = self.plan
         # Descriptors are checked when the instruction is issued, memory is read when it completes.
-        b_chunks = self._located(group.slot, plan.chunks_of_b(b), "B")
+        b_chunks = self._located(group, plan.chunks_of_b(b), "B")
         a_chunks = None
         if a is not None:
-            a_chunks = self._located(group.slot, plan.chunks_of_a(a), "A")
+            a_chunks = self._located(group, plan.chunks_of_a(a), "A")
         accumulator = group.take(self.d, plan, scale_d)
         held = a_matrix = None
         if self.a_registers is not None:
@@ -160,9 +160,9 @@ class _Product:
             group.inputs.append((operation, self.a_registers, held))
         self.grid.machine.progress += 1
 
-    def _located(self, slot: int, chunks: Array, name: str) -> Array:
+    def _located(self, group: Warpgroup, chunks: Array, name: str) -> Array:
         """Return where chunks lie in the grid's shared memory, after checking the bounds."""
-        shared = self.grid.shared
+        shared, slot = self.grid.shared, group.slot
         low, high = int(chunks.min()) * CHUNK, (int(chunks.max()) + 1) * CHUNK
         if low < shared.base or high > shared.base + shared.limit:
             raise MemoryFault(
@@ -170,7 +170,9 @@ class _Product:
                 f"block's shared memory [{shared.base:#x}, {shared.base + shared.limit:#x})"
             )
         located: Array = chunks + slot * SPAN // CHUNK
-        self.grid.machine.races.async_issue_read(self.grid, slot, located)
+        warp = (slot * self.grid.space.threads + group.first) // WARP
+        warps = range(warp, warp + GROUP // WARP)
+        self.grid.machine.races.async_issue_read(self.grid, slot, located, warps)
         return located
 
     def _read(self, slot: int, located: Array) -> Array:
