@@ -46,6 +46,7 @@ OPTIONAL = (
 _GPU_ONLY = frozenset({"cupy-cuda13x"})
 
 _REINSTALL = "pip install --force-reinstall gemmjit"
+_OTHER_CACHE = "export GEMMJIT_CACHE_DIR=DIRECTORY, one that you can write to"
 _DRIVER_RELEASE = Path("/proc/driver/nvidia/version")
 
 
@@ -219,12 +220,11 @@ def _cache(findings: list[Finding]) -> dict[str, Any]:
 
     layers = current_layers()
     user = None if layers.user is None else _layer(layers.user, findings)
-    if user is None or not user["writable"]:
+    if user is None or (user["usable"] and not user["writable"]):
         what = (
             f"kernels cannot be kept in {user['path']}" if user else "there is no cache directory"
         )
-        mend = "export GEMMJIT_CACHE_DIR=DIRECTORY, one that you can write to"
-        findings.append(Finding(what, mend, "keep kernels on disk"))
+        findings.append(Finding(what, _OTHER_CACHE, "keep kernels on disk"))
     shared = [_layer(store, findings) for store in layers.shared]
     return {"user": user, "shared": shared, "max_bytes": max_bytes()}
 
@@ -235,7 +235,9 @@ def _layer(store: Any, findings: list[Finding]) -> dict[str, Any]:
         usable = True
     except GemmjitError as error:
         usable = False
-        findings.append(Finding(str(error), f"chmod go-w {store.root}", "keep kernels on disk"))
+        too_open = "can write to it" in str(error)
+        mend = f"chmod go-w {store.root}" if too_open else _OTHER_CACHE
+        findings.append(Finding(str(error), mend, "keep kernels on disk"))
     stored = list(store.entries()) if usable else []
     return {
         "path": str(store.root),
