@@ -78,9 +78,12 @@ class RegisterList:
         file[self._index(), slot, first : first + GROUP] = transposed
 
     def _index(self) -> Any:
-        start = self.order[0]
-        if self.order == tuple(range(start, start + len(self.order))):
-            return slice(start, start + len(self.order))
+        """Return a slice where the registers are equally spaced (compilers number them so)."""
+        first, count = self.order[0], len(self.order)
+        step = self.order[1] - first if count > 1 else 1
+        end = first + step * count
+        if step and self.order == tuple(range(first, end, step)):
+            return slice(first, end if end >= 0 else None, step)
         return list(self.order)
 
 
