@@ -112,21 +112,23 @@ def validate(ends: npt.NDArray[np.int64], rows: int) -> None:
         at = int(np.argmax(ends > rows))
         raise InvalidProblemError(
             f"offs: expected offsets up to {rows}, the length of the ragged dimension; "
-            f"got offs[{at}] = {int(ends[at])}"
+            f"got offs[{at}] = {int(ends[at])}. Offsets count rows of mat_a (of mat_b in the "
+            "ragged-K form); the last may be smaller than their number, not larger"
         )
 
 
 def to_host(offs: Any) -> npt.NDArray[np.int64]:
     """Return offsets as a NumPy array; waits for the device if they are there."""
-    if hasattr(offs, "detach"):  # torch
-        offs = offs.detach().cpu().numpy()
+    if hasattr(offs, "detach"):  # torch; NumPy lacks some of its types
+        offs = offs.detach().cpu()
+        offs = offs.double().numpy() if offs.is_floating_point() else offs.numpy()
     elif hasattr(offs, "get"):  # CuPy
         offs = offs.get()
     array = np.asarray(offs)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidProblemError(
             f"offs: expected one dimension of whole numbers; got shape {array.shape} "
-            f"of {array.dtype}"
+            f"of {array.dtype}. Pass the end offset of each group, shape (G,), as int32 or int64"
         )
     return array.astype(np.int64)
 
@@ -146,11 +148,11 @@ def _as_int32(array: Any) -> Any:
 
 
 def _arange_like(array: Any, count: int) -> Any:
-    """Return 0 to count - 1 beside `array`."""
+    """Return 0 to count - 1 beside `array`, in 64 bits: its own type may be too narrow."""
     if hasattr(array, "new_ones"):  # torch
         return array.new_ones(count).cumsum(0) - 1
     if hasattr(array, "get"):  # CuPy
         import cupy
 
-        return cupy.arange(count, dtype=array.dtype)
-    return np.arange(count, dtype=array.dtype)
+        return cupy.arange(count, dtype=np.int64)
+    return np.arange(count, dtype=np.int64)

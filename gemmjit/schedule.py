@@ -13,6 +13,8 @@ __all__ = ["max_row_tiles", "row_utilization", "tail_tiles", "tile_list"]
 
 IntArray = npt.NDArray[np.int32]
 
+_MAX_ROWS = 2**31 - 1
+
 
 def tile_list(
     group_sizes: Sequence[int] | npt.NDArray[np.integer], n: int, block_m: int, block_n: int
@@ -37,7 +39,8 @@ def tile_list(
     Raises
     ------
     InvalidProblemError
-        If a size is negative or a block is not positive.
+        If a size is negative or no whole number, there are more rows than 32 bits can number, or a
+        block is not positive.
 
     Examples
     --------
@@ -112,15 +115,23 @@ def max_row_tiles(rows: int, num_groups: int, block_m: int) -> int:
 
 
 def _sizes(group_sizes: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    sizes = np.asarray(group_sizes, dtype=np.int64)
-    if sizes.ndim != 1:
+    given = np.asarray(group_sizes)
+    if given.ndim != 1:
         raise InvalidProblemError(
-            f"group_sizes: expected one dimension; got shape {tuple(sizes.shape)}"
+            f"group_sizes: expected one dimension; got shape {tuple(given.shape)}"
         )
+    if given.size and given.dtype.kind not in "iu":
+        raise InvalidProblemError(f"group_sizes: expected whole numbers; got {given.dtype}")
+    sizes = given.astype(np.int64)
     if sizes.size and sizes.min() < 0:
         at = int(sizes.argmin())
         raise InvalidProblemError(
             f"group_sizes: expected numbers >= 0; got {int(sizes[at])} for group {at}"
+        )
+    if int(sizes.sum()) > _MAX_ROWS:
+        raise InvalidProblemError(
+            f"group_sizes: expected at most {_MAX_ROWS} rows together, row numbers have 32 bits; "
+            f"got {int(sizes.sum())}"
         )
     return sizes
 

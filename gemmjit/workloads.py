@@ -47,7 +47,12 @@ def power_law(rows: int, groups: int, skew: float) -> npt.NDArray[np.int64]:
             "power_law: expected rows >= 0, groups >= 1 and a finite skew; "
             f"got rows={rows}, groups={groups}, skew={skew}"
         )
-    weights = np.arange(1, groups + 1, dtype=np.float64) ** -skew
+    with np.errstate(over="ignore"):
+        weights = np.arange(1, groups + 1, dtype=np.float64) ** -skew
+    if not np.isfinite(weights.sum()):
+        raise InvalidProblemError(
+            f"power_law: expected weights (g + 1) ** -skew that fit a float; got skew={skew}"
+        )
     sizes: npt.NDArray[np.int64] = np.floor(rows * weights / weights.sum()).astype(np.int64)
     left = rows - int(sizes.sum())
     sizes[: max(left, 0)] += 1
@@ -60,15 +65,22 @@ def entropy_deficit(group_sizes: Sequence[int] | npt.NDArray[np.integer]) -> flo
     ``1 - H / log(G)`` with the Shannon entropy H of the groups' shares of the rows; 0.0 where
     there are no rows or a single group.
 
+    Raises
+    ------
+    InvalidProblemError
+        If a size is negative.
+
     Examples
     --------
     >>> entropy_deficit([8, 8]), entropy_deficit([16, 0])
     (0.0, 1.0)
     """
     sizes = np.asarray(group_sizes, dtype=np.float64)
+    if sizes.size and sizes.min() < 0:
+        raise InvalidProblemError(f"group_sizes: expected numbers >= 0; got {sizes.min():g}")
     total = sizes.sum()
-    if sizes.size < 2 or total == 0:
+    if sizes.size < 2 or total == 0 or (sizes == sizes[0]).all():
         return 0.0
     shares = sizes[sizes > 0] / total
     entropy = -float((shares * np.log(shares)).sum())
-    return 1.0 - entropy / float(np.log(sizes.size))
+    return min(max(1.0 - entropy / float(np.log(sizes.size)), 0.0), 1.0)
