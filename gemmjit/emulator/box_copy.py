@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmjit.tensormap import Swizzle
+from gemmjit.emulator.formats import encode
+from gemmjit.tensormap import ElementType, Swizzle
 
-__all__ = ["UNIT_TYPES", "BoxCopy", "Indices", "swizzled"]
+__all__ = ["UNIT_TYPES", "BoxCopy", "Indices", "as_loaded", "swizzled"]
 
 Indices = NDArray[np.intp]
 
@@ -28,6 +29,9 @@ UNIT_TYPES: dict[int, Any] = {
     8: np.uint64,
     16: np.complex128,
 }
+
+
+_CONVERTED = (ElementType.FLOAT32_FTZ, ElementType.TFLOAT32, ElementType.TFLOAT32_FTZ)
 
 
 def swizzled(address: Any, swizzle: Swizzle) -> Any:
@@ -58,6 +62,34 @@ def swizzled(address: Any, swizzle: Swizzle) -> Any:
     return moved
 
 
+def as_loaded(element_type: ElementType, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return what a load makes of the bytes of a tensor.
+
+    Parameters
+    ----------
+    element_type : ElementType
+    data : ndarray of uint8, whole elements in the last axis, C-contiguous
+
+    Returns
+    -------
+    ndarray of uint8, same shape
+        TFLOAT32 is rounded to tf32, to nearest even, infinities and NaN as they are (seen on
+        sm_120: github.com/triton-lang/triton/pull/11751); the FTZ types lose their subnormals
+        (by their name only). All others are copied.
+    """
+    if element_type not in _CONVERTED:
+        return data
+    bits = data.view(np.uint32)
+    exponent = bits & np.uint32(0x7F800000)
+    if element_type is not ElementType.TFLOAT32:
+        bits = np.where(exponent == 0, bits & np.uint32(0x80000000), bits)
+    if element_type is not ElementType.FLOAT32_FTZ:
+        numbers = exponent != 0x7F800000
+        values = np.where(numbers, bits.view(np.float32), np.float32(0))
+        bits = np.where(numbers, encode("tf32", values), bits)
+    return bits.view(np.uint8)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxCopy:
     """One box between global and shared memory.
@@ -80,6 +112,8 @@ class BoxCopy:
         Whether the whole box is inside the tensor.
     box_bytes : int
         Bytes that complete on the mbarrier.
+    element_type : ElementType
+        Decides how loaded values change, see `as_loaded`.
     """
 
     runs: NDArray[np.int64]
@@ -90,6 +124,7 @@ class BoxCopy:
     fill: NDArray[Any]
     complete: bool
     box_bytes: int
+    element_type: ElementType
 
     @property
     def shared_range(self) -> tuple[int, int]:
@@ -113,7 +148,8 @@ class BoxCopy:
         if not self.complete:
             units[self.whole + offset] = self.fill
         if self.runs.size:
-            units[self.shared + offset] = data.view(units.dtype)
+            loaded = as_loaded(self.element_type, data)
+            units[self.shared + offset] = loaded.view(units.dtype)
 
     def read_shared(self, smem: NDArray[np.uint8], base: int = 0) -> NDArray[np.uint8]:
         """Take from shared memory what a store writes to `runs`; see `write_shared`.

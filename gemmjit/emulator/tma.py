@@ -182,6 +182,7 @@ def _assemble(
         fill=_fill_unit(t.element_type, t.fill, unit),
         complete=shared.size == whole.size,
         box_bytes=t.box_bytes,
+        element_type=t.element_type,
     )
 
 

@@ -181,6 +181,38 @@ def test_every_payload_of_a_unit_survives():
     np.testing.assert_array_equal(smem, expected)
 
 
+def test_loads_round_and_flush_by_type():
+    bits = np.array(
+        [
+            0x3F801000,  # 1 + half a unit: to even, down
+            0x3F803000,  # 1 + one and a half units: to even, up
+            0x3FFFF800,  # carries into the exponent
+            0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345,  # infinities and NaN stay
+            0x80000001, 0x007FFFFF, 0x00000000, 0x80000000, 0xC0490FDB,
+        ],
+        np.uint32,
+    )  # fmt: skip
+    rounded = [
+        0x3F800000, 0x3F804000, 0x40000000, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345,
+        0x80000000, 0x00800000, 0x00000000, 0x80000000, 0xC0490000,
+    ]  # fmt: skip
+    flushed = [*bits[:7].tolist(), 0x80000000, 0, 0, 0x80000000, 0xC0490FDB]
+    both = [*rounded[:7], 0x80000000, 0, 0, 0x80000000, 0xC0490000]
+    for element_type, expected in (
+        (ElementType.FLOAT32, bits.tolist()),
+        (ElementType.TFLOAT32, rounded),
+        (ElementType.FLOAT32_FTZ, flushed),
+        (ElementType.TFLOAT32_FTZ, both),
+    ):
+        t = TensorMap(element_type=element_type, dims=(12,), strides=(), box=(16,))
+        box = load_box(t, 0, (0,), 0)
+        smem = np.full(64, 0xAB, np.uint8)
+        box.write_shared(smem, bits.view(np.uint8)[None])
+        assert smem.view(np.uint32).tolist() == [*expected, 0, 0, 0, 0]
+        source = np.concatenate([bits, bits[:4]]).view(np.uint8)  # a store copies
+        np.testing.assert_array_equal(box.read_shared(source)[0], bits.view(np.uint8))
+
+
 @pytest.mark.parametrize(
     ("element_type", "payload"), [(ElementType.U4X16_ALIGN16B, 8), (ElementType.U6X16_ALIGN16B, 12)]
 )
