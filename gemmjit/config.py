@@ -15,6 +15,7 @@ from gemmjit.errors import InvalidConfigError
 __all__ = ["Config", "SimtConfig", "Sm80MmaConfig", "Sm90TmaMmaConfig"]
 
 Specialization = Literal["", "nk"]
+DeviceSchedule = Literal["", "persistent", "bounded", "compact"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,11 @@ class Config:
         many resident blocks.
     specialize : {"", "nk"}
         ``"nk"`` compiles N and K in; the default keeps them run-time arguments.
+    schedule : {"", "persistent", "bounded", "compact"}
+        How tiles are found when offsets are on the device: as many blocks as fit, which walk the
+        offsets and take tiles in turn (persistent); a block for each tile that there could be, of
+        which the surplus ends at once (bounded); a list built by a small kernel first (compact).
+        The default leaves the choice to gemmjit.
     """
 
     kernel: ClassVar[str] = ""
@@ -40,6 +46,7 @@ class Config:
     block_k: int
     min_blocks_per_sm: int = 1
     specialize: Specialization = ""
+    schedule: DeviceSchedule = ""
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields as a JSON-compatible mapping."""

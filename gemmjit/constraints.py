@@ -6,12 +6,15 @@ tests all ask this module. Templates repeat the ones that they rely on as ``stat
 
 from __future__ import annotations
 
+from typing import get_args
+
 from gemmjit.arch import Arch
-from gemmjit.config import Config, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
+from gemmjit.config import Config, DeviceSchedule, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import Kernel, Variant
 from gemmjit.problem import Problem
 from gemmjit.tensormap import violations as tensor_map_violations
+from gemmjit.variant import Schedule
 
 __all__ = ["map_violations", "require", "variant_for", "violations"]
 
@@ -58,6 +61,9 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
     reasons += _operands(kernel, variant)
     if config.specialize not in ("", "nk"):
         reasons.append(f"specialize: expected '' or 'nk'; got {config.specialize!r}")
+    if config.schedule not in get_args(DeviceSchedule):
+        names = ", ".join(repr(s) for s in get_args(DeviceSchedule))
+        reasons.append(f"schedule: expected one of {names}; got {config.schedule!r}")
     reasons += _ROWS[type(config)](config)
     if reasons:
         return reasons
@@ -151,11 +157,19 @@ def variant_for(problem: Problem, kernel: Kernel, config: Config) -> Variant:
         a_vector=a_vector,
         b_vector=b_vector,
         d_paired=d_paired,
-        schedule=problem.schedule if ragged_m else "scan",
+        schedule=_schedule(problem, config),
         epilogue=problem.epilogue,
         shape_n=problem.n if baked else 0,
         shape_k=problem.k if baked and ragged_m else 0,
     )
+
+
+def _schedule(problem: Problem, config: Config) -> Schedule:
+    if problem.form == "ragged_k":
+        return "scan"
+    if problem.schedule == "list":
+        return "list"
+    return "compact" if config.schedule == "compact" else "scan"
 
 
 def _is_k_major(stride_mn: int, stride_k: int) -> bool:

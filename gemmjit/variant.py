@@ -12,7 +12,7 @@ from gemmjit.errors import InvalidConfigError
 __all__ = ["Epilogue", "Form", "Schedule", "Variant"]
 
 Form = Literal["ragged_m", "ragged_k"]
-Schedule = Literal["list", "scan"]
+Schedule = Literal["list", "scan", "compact"]
 Epilogue = Literal["store", "accumulate"]
 
 
@@ -33,8 +33,8 @@ class Variant:
         elements are loaded at any strides.
     d_paired : bool
         Whether two neighbouring columns of the result can be stored at once.
-    schedule : {"list", "scan"}
-        Tile list from the host, or offsets walked on the device.
+    schedule : {"list", "scan", "compact"}
+        Tile list from the host, offsets walked by the kernel, or tile list from another kernel.
     epilogue : {"store", "accumulate"}
         Overwrite the result, or add to it.
     shape_n, shape_k : int

@@ -16,7 +16,14 @@ from gemmjit.config import Config
 from gemmjit.dtypes import I32
 from gemmjit.emulator import plan_executor
 from gemmjit.errors import InvalidProblemError
-from gemmjit.ops.dispatch import LadderKernel, default_arch, plan_for, spec_for, spec_with
+from gemmjit.ops.dispatch import (
+    LadderKernel,
+    default_arch,
+    host_schedule,
+    plan_for,
+    spec_for,
+    spec_with,
+)
 from gemmjit.ops.validation import host_group_sizes, problem_of, result_shape
 from gemmjit.problem import Problem
 
@@ -56,7 +63,7 @@ def run_on_cpu(
     # A config that could not run on the target is refused here too, whatever executes it.
     if kernel is not None:
         if f is None:
-            problem = replace(problem, schedule=kernel.spec.variant.schedule)
+            problem = replace(problem, schedule=host_schedule(kernel))
         spec = spec_with(problem, kernel)
     else:
         spec = spec_for(problem, default_arch(), config)

@@ -20,6 +20,7 @@ from gemmjit.ops.planning import plan_ladder
 from gemmjit.plan import Plan
 from gemmjit.problem import Problem
 from gemmjit.selection import choose
+from gemmjit.variant import Schedule
 
 __all__ = ["LadderKernel", "default_arch", "plan_for", "resolve", "spec_for", "spec_with"]
 
@@ -120,6 +121,11 @@ def spec_with(problem: Problem, kernel: LadderKernel) -> KernelSpec:
             "Compile it with those fields, as in gemmjit.compile(..., out_dtype='float32')"
         )
     return spec
+
+
+def host_schedule(kernel: LadderKernel) -> Schedule:
+    """Return how a given kernel is to be called when the offsets are on the host."""
+    return "list" if kernel.spec.variant.schedule == "list" else "scan"
 
 
 def plan_for(

@@ -15,7 +15,7 @@ from gemmjit.cuda import executor
 from gemmjit.cuda.device import device
 from gemmjit.errors import CaptureError
 from gemmjit.offsets import check_offsets
-from gemmjit.ops.dispatch import LadderKernel, plan_for, spec_for, spec_with
+from gemmjit.ops.dispatch import LadderKernel, host_schedule, plan_for, spec_for, spec_with
 from gemmjit.ops.planning import OPERANDS
 from gemmjit.ops.validation import check_overlap, problem_of, result_shape
 
@@ -68,7 +68,7 @@ class GpuCall:
         num_groups = f.shape[0] if f is not None else len(sizes if sizes is not None else ())
         problem = problem_of(a, b, f, num_groups, o, out_dtype, accumulate)
         if kernel is not None and f is None:
-            problem = replace(problem, schedule=kernel.spec.variant.schedule)
+            problem = replace(problem, schedule=host_schedule(kernel))
         self._frontend = frontend
         self._shape = result_shape(problem.form, a.shape, b.shape, num_groups)
         self._dtype = problem.out_dtype

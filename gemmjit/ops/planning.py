@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.build import CompiledKernel
+from gemmjit.build import CompiledKernel, build
 from gemmjit.config import Config
 from gemmjit.dtypes import I32, I64
 from gemmjit.errors import InvalidProblemError
 from gemmjit.kernels import KernelSpec
+from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.plan import (
+    Edge,
     Launch,
     Plan,
     Pointer,
@@ -29,6 +31,10 @@ __all__ = ["OPERANDS", "plan_ladder"]
 OPERANDS = ("mat_a", "mat_b", "out", "offs")
 
 _MAX_GRID_X = 2**31 - 1
+_TILE_BYTES = 16
+
+#: Blocks of the scheduling kernel: each walks all offsets, so more do not make it faster.
+_LIST_BLOCKS = 64
 
 
 def plan_ladder(
@@ -58,6 +64,7 @@ def plan_ladder(
     """
     config = spec.config
     workspaces: tuple[Workspace, ...] = ()
+    before: tuple[Launch, ...] = ()
     if group_sizes is not None and (problem.form == "ragged_k" or problem.schedule == "scan"):
         ends = np.cumsum(group_sizes).astype(np.int32)
         workspaces = (Workspace("ends", nbytes=ends.nbytes, contents=ends),)
@@ -70,7 +77,12 @@ def plan_ladder(
         workspaces = (Workspace("tiles", nbytes=tiles.nbytes, contents=tiles),)
     else:
         row_tiles = max_row_tiles(problem.rows, problem.num_groups + 1, config.block_m)
-        grid = min(row_tiles * -(-problem.n // config.block_n), resident_blocks)
+        grid = row_tiles * -(-problem.n // config.block_n)
+        if spec.variant.schedule == "compact":
+            workspaces += (Workspace("tiles", nbytes=_TILE_BYTES * (grid + 1)),)
+            before = (_list_launch(problem, spec, workspaces, row_tiles, offs_is_int64),)
+        if config.schedule != "bounded":
+            grid = min(grid, resident_blocks)
     if grid > _MAX_GRID_X:
         raise InvalidProblemError(
             f"grid: expected at most {_MAX_GRID_X} tiles; got {grid}. Split the call by groups"
@@ -84,8 +96,33 @@ def plan_ladder(
         block=(kernel.threads, 1, 1),
         smem_bytes=kernel.smem_bytes,
         arguments=(*maps, _arguments(problem, workspaces, grid, offs_is_int64)),
+        after=tuple(Edge(i) for i in range(len(before))),
     )
-    return Plan(launches=(launch,), workspaces=workspaces)
+    return Plan(launches=(*before, launch), workspaces=workspaces)
+
+
+def _list_launch(
+    problem: Problem,
+    spec: KernelSpec,
+    workspaces: tuple[Workspace, ...],
+    row_tiles: int,
+    offs_is_int64: bool,
+) -> Launch:
+    """Return the launch that builds the tile list in the workspace ``tiles``."""
+    kernel = build(TileListSpec(spec.target))
+    sizes = (problem.n, spec.config.block_m, spec.config.block_n)
+    fields = (
+        *_grouping(problem, workspaces, offs_is_int64),
+        WorkspacePointer("tiles"),
+        *(Scalar(I32, size) for size in sizes),
+    )
+    blocks = -(-row_tiles // (kernel.threads // 32))
+    return Launch(
+        kernel=kernel,
+        grid=(max(1, min(blocks, _LIST_BLOCKS)), 1, 1),
+        block=(kernel.threads, 1, 1),
+        arguments=(Struct(fields),),
+    )
 
 
 def _tiles(
@@ -103,30 +140,38 @@ def _ragged_k_tiles(problem: Problem, config: Config) -> int:
     return problem.num_groups * per_group
 
 
+def _grouping(
+    problem: Problem, workspaces: tuple[Workspace, ...], offs_is_int64: bool
+) -> tuple[Scalar | Pointer | WorkspacePointer, ...]:
+    """Return the fields of ``struct Grouping``, in its order."""
+    uploaded = any(w.name == "ends" for w in workspaces)
+    flags = (problem.num_groups, problem.rows, int(offs_is_int64), int(problem.zero_tail))
+    return (
+        WorkspacePointer("ends") if uploaded else Pointer("offs"),
+        *(Scalar(I32, value) for value in flags),
+    )
+
+
 def _arguments(
     problem: Problem, workspaces: tuple[Workspace, ...], num_tiles: int, offs_is_int64: bool
 ) -> Struct:
     """Return the fields of ``struct Arguments``, in its order."""
-    uploaded = {w.name: WorkspacePointer(w.name) for w in workspaces}
+    listed = any(w.name == "tiles" for w in workspaces)
     s = problem.strides
     strides = (s.am, s.ak, s.bg, s.bk, s.bn, s.dg, s.dm, s.dn)
     sizes = (
-        problem.num_groups,
-        problem.rows,
         problem.m if problem.form == "ragged_k" else 0,
         problem.n,
         problem.k if problem.form == "ragged_m" else 0,
-        num_tiles if "tiles" in uploaded else 0,
-        int(offs_is_int64),
-        int(problem.zero_tail),
+        num_tiles,
     )
     return Struct(
         (
             Pointer("mat_a"),
             Pointer("mat_b"),
             Pointer("out"),
-            uploaded.get("ends", Pointer("offs")),
-            uploaded.get("tiles", Scalar(I64, 0)),
+            *_grouping(problem, workspaces, offs_is_int64),
+            WorkspacePointer("tiles") if listed else Scalar(I64, 0),
             *(Scalar(I64, value) for value in strides),
             *(Scalar(I32, value) for value in sizes),
         )

@@ -2,24 +2,18 @@
 //
 // ragged M (fprop, dgrad):  D[r, n]    = sum_k A[r, k] B[g, k, n]      rows r of group g
 // ragged K (wgrad):         D[g, m, n] = sum_r A[m, r] B[r, n]         over the rows r of group g
-//
-// `offs[g]` is the end of group g along the ragged dimension, whose length is `rows`.
 
 struct Arguments {
   const in_t* a;
   const in_t* b;
   out_t* d;
-  const void* offs;        // int32 or int64, num_groups of them
-  const int4* tiles;       // (group, row0, rows, col0), SCHEDULE_LIST only
+  Grouping grouping;
+  const int4* tiles;       // see core/scheduler.cuh
   i64 stride_am, stride_ak;
   i64 stride_bg, stride_bk, stride_bn;
   i64 stride_dg, stride_dm, stride_dn;
-  int num_groups;
-  int rows;                // length of the ragged dimension
   int dim_m;               // ragged K only: rows of each group's result
   int dim_n;
   int dim_k;               // ragged M only: length of the contraction
   int num_tiles;           // SCHEDULE_LIST only
-  int offs_is_int64;
-  int zero_tail;           // ragged M: rows from offs[-1] on are written as zeros
 };

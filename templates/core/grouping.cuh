@@ -1,0 +1,94 @@
+// How groups cut the ragged dimension, and the walk that finds a row tile.
+//
+// Offsets are clamped to [previous, rows]: whatever they hold, no address leaves the arrays.
+
+struct Grouping {
+  const void* offs;        // end of each group: int32 or int64, num_groups of them
+  int num_groups;
+  int rows;                // length of the ragged dimension
+  int offs_is_int64;
+  int zero_tail;           // rows from offs[-1] on count as one more group, which becomes zeros
+};
+
+// Offset i, clamped to [0, rows] but not yet made monotonic.
+__device__ __forceinline__ int load_offset(const Grouping& grouping, int i) {
+  i64 end = grouping.offs_is_int64 ? static_cast<const i64*>(grouping.offs)[i]
+                                   : i64(static_cast<const int*>(grouping.offs)[i]);
+  end = end < 0 ? 0 : end;
+  return end > grouping.rows ? grouping.rows : int(end);
+}
+
+__device__ __forceinline__ int warp_inclusive_max(int x, int lane) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, x, step);
+    if (lane >= step) x = max_int(x, other);
+  }
+  return x;
+}
+
+__device__ __forceinline__ int warp_inclusive_sum(int x, int lane) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, x, step);
+    if (lane >= step) x += other;
+  }
+  return x;
+}
+
+// Largest clamped offset before group `count`: where that group begins. Whole warp.
+__device__ __forceinline__ int group_begin(const Grouping& grouping, int count, int lane) {
+  int end = 0;
+  for (int i = lane; i < count; i += 32) end = max_int(end, load_offset(grouping, i));
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    end = max_int(end, __shfl_xor_sync(0xffffffffu, end, step));
+  }
+  return end;
+}
+
+// Finds row tiles by their number in the list of all groups' tiles. Numbers asked for must not fall;
+// so the walk passes over the offsets once, 32 groups at a time. A warp walks by itself: no barrier,
+// no shared memory, any number of groups.
+struct RowTileWalk {
+  int window = 0;         // first of the 32 groups looked at
+  int window_start = 0;   // row where it begins
+  int window_tiles = 0;   // tiles of all groups before it
+
+  // Fills group, first row and number of rows, or returns false if there are fewer tiles; then
+  // `window_tiles` is their number. Whole warp, no divergence.
+  __device__ __forceinline__ bool find(const Grouping& grouping, int block_m, int number,
+                                       int& group, int& m0, int& m_valid) {
+    const int lane = threadIdx.x & 31;
+    for (;;) {
+      const int own = window + lane;
+      int end = 0;
+      if (own < grouping.num_groups) end = load_offset(grouping, own);
+      if (own >= grouping.num_groups && grouping.zero_tail) end = grouping.rows;
+      end = max_int(warp_inclusive_max(end, lane), window_start);
+      int start = __shfl_up_sync(0xffffffffu, end, 1);
+      if (lane == 0) start = window_start;
+      const int tiles = ceil_div(end - start, block_m);
+      const int through = window_tiles + warp_inclusive_sum(tiles, lane);
+      const u32 holders = __ballot_sync(0xffffffffu, number < through);
+      if (holders != 0) {
+        const int owner = __ffs(holders) - 1;
+        const int first = __shfl_sync(0xffffffffu, through - tiles, owner);
+        const int row_begin = __shfl_sync(0xffffffffu, start, owner);
+        const int row_end = __shfl_sync(0xffffffffu, end, owner);
+        group = window + owner;
+        m0 = row_begin + (number - first) * block_m;
+        m_valid = min_int(block_m, row_end - m0);
+        return true;
+      }
+      const int all = __shfl_sync(0xffffffffu, through, 31);
+      if (window + 32 > grouping.num_groups) {   // the tail was among these 32
+        window_tiles = all;
+        return false;
+      }
+      window += 32;
+      window_start = __shfl_sync(0xffffffffu, end, 31);
+      window_tiles = all;
+    }
+  }
+};
