@@ -55,7 +55,7 @@ class Layers:
         """Keep an entry in the user's directory, within its size; return whether it is there."""
         if self.user is None or not self.user.publish(entry):
             return False
-        self.user.prune(max_bytes())
+        self.user.keep_within(max_bytes())
         return True
 
     def lock(self, key: Key) -> AbstractContextManager[bool]:

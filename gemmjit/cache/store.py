@@ -65,6 +65,10 @@ class Stored:
 class Store(Directory):
     """The compiled kernels of one directory; its parameters are those of `Directory`."""
 
+    def __init__(self, root: Path, *, writable: bool = True) -> None:
+        super().__init__(root, writable=writable)
+        self._size: int | None = None  # an estimate: what was counted last, and what we added
+
     # Reading
 
     def load(
@@ -145,6 +149,7 @@ class Store(Directory):
         try:
             aside = self._own(f".tmp/{os.getpid()}-{uuid.uuid4().hex}")
             write_files(aside, encode(entry), self._mode(0o600, 0o044))
+            added = sum(file.stat().st_size for file in aside.iterdir())
             self._rename(aside, final)
         except OSError as error:
             return self._gave_up(error)
@@ -152,6 +157,8 @@ class Store(Directory):
             if aside is not None:
                 shutil.rmtree(aside, ignore_errors=True)
         sync(final.parent)
+        if self._size is not None:
+            self._size += added
         return True
 
     def _rename(self, aside: Path, final: Path) -> None:
@@ -231,6 +238,15 @@ class Store(Directory):
         """Remove a sub-entry; return whether it is gone."""
         return self._remove(stored.path)
 
+    def keep_within(self, max_bytes: int) -> None:
+        """Prune if the directory may have outgrown its limit.
+
+        It is counted once a process and then whenever what this process has added since, on top of
+        what it counted, passes the limit: counting a large directory on a network is slow.
+        """
+        if self._size is None or self._size > max_bytes:
+            self.prune(max_bytes)
+
     def prune(self, max_bytes: int, grace_seconds: float = GRACE_SECONDS) -> list[Stored]:
         """Remove what was not used for longest, until the rest fits; return what was removed.
 
@@ -247,6 +263,7 @@ class Store(Directory):
             if self._remove(stored.path):
                 removed.append(stored)
                 excess -= stored.num_bytes
+        self._size = excess + max_bytes
         return removed
 
     def _sweep(self) -> None:

@@ -11,7 +11,7 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from contextvars import ContextVar, Token
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import TracebackType
 
 from gemmjit import env
 from gemmjit.errors import TemplateError
+from gemmjit.logs import logger
 
 __all__ = ["overlays", "overridden", "override", "read_template", "templates_root"]
 
@@ -139,8 +140,20 @@ def overlays() -> tuple[Path, ...]:
     named = env.get("GEMMJIT_TEMPLATE_PATH")
     if named is None:
         return chosen
+    return chosen + _listed(named)
+
+
+@lru_cache(maxsize=8)
+def _listed(named: str) -> tuple[Path, ...]:
+    """Return the directories that ``GEMMJIT_TEMPLATE_PATH`` lists; warn of those that are none."""
     parts = (part.strip() for part in named.split(os.pathsep))
-    return chosen + tuple(Path(part).expanduser().absolute() for part in parts if part)
+    listed = tuple(Path(part).expanduser().absolute() for part in parts if part)
+    for path in listed:
+        if not path.is_dir():
+            logger("templating").warning(
+                "GEMMJIT_TEMPLATE_PATH: expected directories of templates; got %s", path
+            )
+    return listed
 
 
 def _candidates(name: str, above: tuple[Path, ...]) -> Iterator[Traversable]:

@@ -615,6 +615,26 @@ def test_prune_never_removes_what_was_just_used(store):
     assert all(store.load(entry.key, VERSION) is None for entry in entries)
 
 
+def test_the_directory_is_counted_only_when_it_may_be_too_large(store, monkeypatch):
+    entries = aged(store, 4)
+    one = store.size() // 4
+    counted = []
+    real = Store.prune
+    monkeypatch.setattr(Store, "prune", lambda self, n: counted.append(n) or real(self, n))
+    fresh = Store(store.root)
+    fresh.keep_within(5 * one + 100)  # the first time
+    fresh.keep_within(5 * one + 100)
+    assert len(counted) == 1
+    fresh.publish(make("int b0;", cubin=fake_cubin(size=10_000)))
+    fresh.keep_within(5 * one + 100)  # five fit
+    assert len(counted) == 1
+    fresh.publish(make("int b1;", cubin=fake_cubin(size=10_000)))
+    fresh.keep_within(5 * one + 100)  # six do not
+    assert len(counted) == 2
+    assert fresh.load(entries[0].key, VERSION) is None
+    assert fresh.load(entries[1].key, VERSION) == entries[1]
+
+
 def test_prune_sweeps_what_killed_processes_left_but_not_what_is_being_written(store):
     store.publish(make())
     for name, age in (("1-old", 7200), ("2-new", 10)):

@@ -283,6 +283,15 @@ def test_template_path_variable_comes_after_overrides(tmp_path, monkeypatch):
         assert render("m", {}).endswith("b\n")
 
 
+def test_template_path_that_is_no_directory_is_told_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("GEMMJIT_TEMPLATE_PATH", str(tmp_path / "typo"))
+    for _ in range(2):
+        assert templating.overlays() == (tmp_path / "typo",)
+    assert [r.getMessage() for r in caplog.records] == [
+        f"GEMMJIT_TEMPLATE_PATH: expected directories of templates; got {tmp_path / 'typo'}"
+    ]
+
+
 def test_br111_source_does_not_depend_on_the_process(tmp_path):
     (tmp_path / "m").write_text(
         "//% for k, v in table.items()\n${ k }=${ v }\n//% endfor\n${ x }\n"
