@@ -165,5 +165,5 @@ def test_refused_by_the_others():
         row_utilization([3], 0)
     with pytest.raises(InvalidProblemError, match="group_sizes"):
         row_utilization([-3], 8)
-    with pytest.raises(InvalidProblemError, match="rows: expected at least the 8 rows.*got 7"):
+    with pytest.raises(InvalidProblemError, match=r"rows: expected at least the 8 rows.*got 7"):
         tail_tiles([3, 5], 7, 8, 4, 4)

@@ -1,0 +1,140 @@
+"""The contract on values: tails of K and N, rounding, infinities; any framework, any executor."""
+
+from __future__ import annotations
+
+import makers
+import numpy as np
+import pytest
+import references
+from cases import integers
+from contract_groups import NAN, check_fprop, check_wgrad, operands, wgrad_operands
+from makers import PLAIN, SWAPPED
+from references import assert_same, rounded
+
+
+class NumericsContract:
+    """Values."""
+
+    @pytest.mark.parametrize("k", [1, 7, 31, 33, 63, 65, 101])
+    def test_br053_tail_of_the_contraction(self, target, k):
+        a, b, ends = operands(target, (37, 63), n=99, k=k)
+        check_fprop(target, a, b, ends)
+
+    @pytest.mark.parametrize("rows", [1, 7, 15, 17, 31, 33, 63, 65])
+    def test_br053_tail_of_the_contraction_in_wgrad(self, target, rows):
+        a, b, ends = wgrad_operands(target, (rows, 3, rows), k=33, n=49, tail=2)
+        check_wgrad(target, a, b, ends)
+
+    @pytest.mark.parametrize("block_k", [16, 32, 64])
+    @pytest.mark.parametrize("stages", [2, 3])
+    @pytest.mark.parametrize("rounds", [1, 2])
+    def test_br054_leftover_after_whole_rounds_of_the_stages(self, target, block_k, stages, rounds):
+        k = block_k * stages * rounds + 8
+        a = target.place(np.ones((10, k)))
+        b = target.place(np.ones((2, k, 24)))
+        got = target.read(target.grouped_mm(a, b, [4, 10], out_dtype="float32"))
+        assert_same(got, np.full((10, 24), float(k)))
+
+    @pytest.mark.parametrize("n", [1, 2, 5, 7, 72, 120, 127, 129, 130])
+    def test_br057_tail_of_n_between_guards(self, target, n):
+        a, b, ends = operands(target, (3, 5), n=n, k=40, tail=2)
+        start = integers((10, n), seed=4)
+        for layout in (PLAIN, makers.PADDED, makers.ODD_PAD):
+            out = target.out(start, layout)
+            target.grouped_mm(a, b, ends, out=out)
+            want = references.fprop(a.read(), b.read(), ends, start)
+            assert_same(out.read(), rounded(want, "bfloat16"))
+            out.assert_only_elements_changed()
+
+    @pytest.mark.parametrize("k", [1, 31, 33, 65, 129])
+    def test_tail_of_k_and_n_in_wgrad_between_guards(self, target, k):
+        a, b, ends = wgrad_operands(target, (3, 5), k=k, n=k + 2)
+        for layout in (PLAIN, makers.PADDED, makers.ODD_PAD):
+            out = target.out(np.full((2, k, k + 2), NAN), layout)
+            target.grouped_mm(a, b, ends, out=out)
+            want = references.wgrad(a.read(), b.read(), ends)
+            assert_same(out.read(), rounded(want, "bfloat16"))
+            out.assert_only_elements_changed()
+
+    def test_one_rounding_to_nearest_even(self, target):
+        # bfloat16 has 8 bits: 257 and 259 lie half-way, and even is down once, up once.
+        a = np.zeros((6, 8))
+        a[:, 0] = [256, 256, 256, 256, -256, -256]
+        a[:, 1] = [0, 1, 2, 3, -1, -3]
+        b = np.zeros((1, 8, 4))
+        b[0, :2] = 1
+        got = target.read(target.grouped_mm(target.place(a), target.place(b), [6]))
+        assert_same(got, np.repeat([[256.0], [256], [258], [260], [-256], [-260]], 4, axis=1))
+
+    def test_partial_sums_are_not_rounded_to_16_bits(self, target):
+        a = np.ones((4, 300))
+        a[:, 0] = 256  # in bfloat16 256 + 1 would stay 256, over and over
+        b = np.ones((1, 300, 8))
+        got = target.read(
+            target.grouped_mm(target.place(a), target.place(b), [4], out_dtype="float32")
+        )
+        assert_same(got, np.full((4, 8), 555.0))
+
+    def test_float16_overflows_to_infinity_and_float32_does_not(self, target):
+        a, b = np.full((4, 128), 30.0), np.full((2, 128, 8), 30.0)
+        b[1] = -30.0
+        placed = target.place(a, dtype="float16"), target.place(b, dtype="float16")
+        got = target.read(target.grouped_mm(*placed, [2, 4]))
+        assert_same(got, np.repeat([[np.inf], [np.inf], [-np.inf], [-np.inf]], 8, axis=1))
+        wide = target.read(target.grouped_mm(*placed, [2, 4], out_dtype="float32"))
+        assert_same(wide, np.repeat([[115200.0], [115200], [-115200], [-115200]], 8, axis=1))
+
+    def test_float32_operands_keep_all_their_bits(self, target):
+        # 24 significant bits: neither TF32 nor a 16-bit detour survives this.
+        a = np.full((5, 3), 1 + 2.0**-23)
+        a[:, 1:] = 0
+        b = np.ones((2, 3, 6))
+        placed = target.place(a, dtype="float32"), target.place(b, dtype="float32")
+        got = target.read(target.grouped_mm(*placed, [2, 5]))
+        assert_same(got, np.full((5, 6), 1 + 2.0**-23))
+
+    def test_own_nan_and_infinity_go_where_they_belong(self, target):
+        a, b, ends = operands(target, (4, 6), n=24, k=40)
+        values = a.read()
+        values[1, 7] = NAN
+        values[5, 0] = np.inf
+        weights = b.read()
+        weights[1, 0] = np.where(np.arange(24) % 2, 1.0, -1.0)
+        got = check_fprop(target, target.place(values), target.place(weights), ends)
+        assert np.isnan(got[1]).all()
+        assert_same(got[5], np.where(np.arange(24) % 2, np.inf, -np.inf))
+        assert np.isfinite(np.delete(got, [1, 5], axis=0)).all()
+
+    def test_a_bad_weight_touches_its_group_alone(self, target):
+        a, b, ends = operands(target, (4, 6, 5), n=24, k=40)
+        weights = b.read()
+        weights[1] = NAN
+        got = check_fprop(target, a, target.place(weights), ends)
+        assert np.isnan(got[4:10]).all()
+        assert np.isfinite(got[:4]).all()
+        assert np.isfinite(got[10:]).all()
+
+    def test_long_contraction_in_float32_result(self, target):
+        a, b, ends = operands(target, (1, 2, 1), n=24, k=8192)
+        got = target.read(target.grouped_mm(a, b, ends, out_dtype="float32"))
+        assert_same(got, references.fprop(a.read(), b.read(), ends))
+
+    def test_random_data_within_the_error_of_fp32_sums(self, target):
+        # sum of k products: |error| <= k * 2^-24 * sum |a||b|, in any order of FP32 additions
+        # (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+        rng = np.random.default_rng(12)
+        k = 200
+        a = target.place(rng.standard_normal((50, k)))
+        b = target.place(rng.standard_normal((3, k, 40)))
+        got = target.read(target.grouped_mm(a, b, [11, 30, 50], out_dtype="float32"))
+        want = references.fprop(a.read(), b.read(), [11, 30, 50])
+        bound = references.fprop(np.abs(a.read()), np.abs(b.read()), [11, 30, 50])
+        assert (np.abs(got - want) <= k * 2.0**-24 * bound).all()
+
+    def test_swapped_operands_give_the_same(self, target):
+        a, b, ends = operands(target, (5, 0, 40), n=48, k=56)
+        plain = check_fprop(target, a, b, ends)
+        swapped = check_fprop(
+            target, target.place(a.read(), SWAPPED), target.place(b.read(), SWAPPED), ends
+        )
+        assert_same(swapped, plain)
