@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gemmjit.dtypes import DType, dtype_of
-from gemmjit.errors import InvalidDtypeError
+from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 
 __all__ = ["CPU", "ArrayView", "Frontend", "frontend_of", "register"]
 
@@ -71,8 +71,8 @@ class Frontend(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def view(self, array: Any) -> ArrayView:
-        """Return the view of an array; never copies, never synchronises."""
+    def view(self, array: Any, argument: str = "array") -> ArrayView:
+        """Return the view of an array, which messages call `argument`; never copies or waits."""
 
     @abstractmethod
     def signature(self, array: Any) -> tuple[Any, ...]:
@@ -94,6 +94,9 @@ class Frontend(ABC):
     def current_stream(self, device: int) -> int:
         """Return the handle of the framework's current stream on a device."""
 
+    def check_writable(self, array: Any, argument: str) -> None:  # noqa: B027
+        """Raise if the array's memory must not be written."""
+
     def check_differentiable(self, array: Any, argument: str) -> None:  # noqa: B027
         """Raise if the array asks for a gradient that the call would not record."""
 
@@ -107,17 +110,25 @@ class NumpyFrontend(Frontend):
 
     name: ClassVar = "numpy"
 
-    def view(self, array: Any) -> ArrayView:
+    def view(self, array: Any, argument: str = "array") -> ArrayView:
         """Return the view of a NumPy array."""
-        dtype = dtype_of(array.dtype)
+        dtype = dtype_of(array.dtype, argument)
         itemsize = dtype.itemsize
         if any(s % itemsize for s in array.strides):
             raise InvalidDtypeError(
-                f"array: expected strides in whole elements of {itemsize} bytes; "
+                f"{argument}: expected strides in whole elements of {itemsize} bytes; "
                 f"got {array.strides} bytes. Copy it with numpy.ascontiguousarray"
             )
         strides = tuple(s // itemsize for s in array.strides)
         return ArrayView(array.ctypes.data, array.shape, strides, dtype, CPU)
+
+    def check_writable(self, array: Any, argument: str) -> None:
+        """Raise for a read-only array: kernels write past NumPy's flag."""
+        if not array.flags.writeable:
+            raise InvalidProblemError(
+                f"{argument}: expected an array that can be written; got a read-only one. "
+                "Pass a copy of it"
+            )
 
     def signature(self, array: Any) -> tuple[Any, ...]:
         """Return shape, strides in bytes, type and `CPU`."""

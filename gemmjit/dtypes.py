@@ -72,13 +72,15 @@ _BY_NAME = {spelling: d for d in _ALL for spelling in (d.name, d.short)}
 _BY_NUMPY = {d.numpy: d for d in _ALL}
 
 
-def dtype_of(spec: object) -> DType:
+def dtype_of(spec: object, argument: str = "dtype") -> DType:
     """Return the `DType` that a name, a NumPy dtype, a torch dtype or a `DType` stands for.
 
     Parameters
     ----------
     spec : DType, str, numpy.dtype, type or torch.dtype
         What to look up; torch dtypes are recognised by their printed name.
+    argument : str
+        What the message calls it.
 
     Returns
     -------
@@ -102,5 +104,7 @@ def dtype_of(spec: object) -> DType:
         found = None
     if found is None:
         known = ", ".join(d.name for d in _ALL)
-        raise InvalidDtypeError(f"dtype: expected one of {known}; got {text}")
+        raise InvalidDtypeError(
+            f"{argument}: expected one of {known}; got {text}. Cast it, or pass another type"
+        )
     return found

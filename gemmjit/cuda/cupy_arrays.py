@@ -20,11 +20,11 @@ class CupyFrontend(Frontend):
     def __init__(self) -> None:
         self._dtypes: dict[Any, DType] = {}
 
-    def view(self, array: Any) -> ArrayView:
+    def view(self, array: Any, argument: str = "array") -> ArrayView:
         """Return the view of a CuPy array."""
         dtype = self._dtypes.get(array.dtype)
         if dtype is None:
-            dtype = self._dtypes[array.dtype] = dtype_of(array.dtype)
+            dtype = self._dtypes[array.dtype] = dtype_of(array.dtype, argument)
         itemsize = dtype.itemsize
         strides = tuple([s // itemsize for s in array.strides])
         return ArrayView(array.data.ptr, array.shape, strides, dtype, array.data.device_id)

@@ -36,18 +36,19 @@ class TorchFrontend(Frontend):
         self._devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
         self._cpu = torch.device("cpu")
 
-    def view(self, array: Any) -> ArrayView:
+    def view(self, array: Any, argument: str = "array") -> ArrayView:
         """Return the view of a tensor."""
         dtype = _FROM_TORCH.get(array.dtype)
         if dtype is None:
             raise InvalidDtypeError(
-                f"array: expected one of {', '.join(str(t) for t in _FROM_TORCH)}; "
-                f"got {array.dtype}"
+                f"{argument}: expected one of {', '.join(str(t) for t in _FROM_TORCH)}; "
+                f"got {array.dtype}. Cast it"
             )
         where = array.get_device() if array.is_cuda else CPU
         if where == CPU and array.device.type != "cpu":
             raise InvalidProblemError(
-                f"array: expected a tensor on a CUDA device or the CPU; got {array.device}"
+                f"{argument}: expected a tensor on a CUDA device or the CPU; got {array.device}. "
+                "Move it with .to('cuda')"
             )
         return ArrayView(array.data_ptr(), tuple(array.shape), array.stride(), dtype, where)
 

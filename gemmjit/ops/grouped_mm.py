@@ -12,7 +12,7 @@ from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.ops.cpu_call import run_on_cpu
 from gemmjit.ops.dispatch import LadderKernel
 from gemmjit.ops.gpu_call import GpuCall
-from gemmjit.ops.validation import device_name, host_group_sizes
+from gemmjit.ops.validation import device_name, form_of, host_group_sizes
 from gemmjit.templating import overridden
 
 __all__ = ["grouped_mm"]
@@ -138,7 +138,7 @@ def run(
         frontend.check_differentiable(mat_b, "mat_b")
     signature_a = frontend.signature(mat_a)
     device = signature_a[-1]
-    if device == CPU or type(offs) is not type(mat_a):
+    if device == CPU or not _is_like(offs, mat_a, frontend):
         return _run_rarely(
             frontend, mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream, kernel
         )
@@ -170,6 +170,7 @@ def run(
     fixed = kernel is not None or overridden()
     call = None if fixed else _calls.get(key)
     if call is None:
+        _check_arrays(frontend, mat_a=mat_a, mat_b=mat_b, offs=offs, out=out)
         call = GpuCall(
             frontend, mat_a, mat_b, offs, None, out, out_dtype, accumulate, config, stream, kernel
         )
@@ -198,11 +199,14 @@ def _run_rarely(
         )
     if out is not None:
         _same_framework(frontend, out, "out")
-    a = frontend.view(mat_a)
+        frontend.check_writable(out, "out")
+    _check_arrays(frontend, mat_a=mat_a, mat_b=mat_b, out=out)
+    a, b = frontend.view(mat_a), frontend.view(mat_b)
+    form = form_of(a.shape, b.shape)
     if a.device == CPU:
         return run_on_cpu(frontend, mat_a, mat_b, offs, out, out_dtype, accumulate, config, kernel)
     _check_on_host(offs, a.device)
-    sizes = host_group_sizes(offs, a.shape[0] if frontend.view(mat_b).ndim == 3 else a.shape[-1])
+    sizes = host_group_sizes(offs, a.shape[0] if form == "ragged_m" else a.shape[1])
     call = GpuCall(
         frontend, mat_a, mat_b, None, sizes, out, out_dtype, accumulate, config, stream, kernel
     )
@@ -234,6 +238,23 @@ def _same_framework(frontend: Frontend, array: Any, argument: str) -> None:
             f"{argument}: expected a {frontend.name} array, like mat_a; got a {other.name} one. "
             "Convert it without a copy through DLPack"
         )
+
+
+def _is_like(offs: Any, mat_a: Any, frontend: Frontend) -> bool:
+    """Return whether offsets are an array of the operands' framework."""
+    if type(offs) is type(mat_a):
+        return True
+    if offs is None or isinstance(offs, list | tuple):
+        return False
+    # A subclass on one side only, such as torch.nn.Parameter.
+    return frontend_of(offs, "offs") is frontend
+
+
+def _check_arrays(frontend: Frontend, **arrays: Any) -> None:
+    """Raise for an array that has no view, by the name of its argument."""
+    for argument, array in arrays.items():
+        if array is not None:
+            frontend.view(array, argument)
 
 
 def _check_on_host(offs: Any, device: int) -> None:
