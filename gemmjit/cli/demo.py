@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from gemmjit import env
 from gemmjit.arch import Arch
 from gemmjit.cli import problem_data
 from gemmjit.cli.output import add_json, print_json, print_table
+from gemmjit.cuda.device import device
 from gemmjit.cuda.driver import is_available
 from gemmjit.ops.dispatch import default_arch
 from gemmjit.ops.grouped_mm import grouped_mm
@@ -15,9 +20,9 @@ from gemmjit.ops.toolkit import LaunchableKernel, compile
 
 __all__ = ["add_arguments", "run"]
 
-#: Small enough for the CPU to finish in a second.
-_CPU_K, _CPU_N = 256, 512
-_GPU_K, _GPU_N = 1024, 2688
+#: K and N: small enough for the emulator to finish in seconds, or as in a real layer.
+_ON_CPU = 64, 128
+_ON_GPU = 1024, 2688
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,10 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     if told:
         _print_compiled(compiled, kernels)
     on_gpu = is_available()
-    k, n = (_GPU_K, _GPU_N) if on_gpu else (_CPU_K, _CPU_N)
+    executor = "cuda" if on_gpu else env.get("GEMMJIT_EXECUTOR") or "emulator"
+    k, n = _ON_GPU if on_gpu else _ON_CPU
     if told:
-        _print_problem(k, n, on_gpu)
-    checks = _check(k, n, on_gpu)
+        _print_problem(k, n, executor)
+    with _environment(GEMMJIT_ARCH=str(arch), GEMMJIT_EXECUTOR=executor):
+        checks = _check(k, n, device(0).arch if on_gpu else arch)
     if told:
         _print_checks(checks)
     times = _time(k, n) if on_gpu else []
@@ -54,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "nvrtc": kernels[0].nvrtc_version,
                 "kernels": compiled,
                 "problem": {"group_sizes": list(problem_data.GROUP_SIZES), "k": k, "n": n},
-                "executor": "cuda" if on_gpu else "cpu",
+                "executor": executor,
                 "checks": checks,
                 "times": times,
                 "passed": passed,
@@ -99,35 +106,57 @@ def _origin(row: dict[str, Any]) -> str:
     return "cache" if row["from_cache"] else "NVRTC"
 
 
-def _print_problem(k: int, n: int, on_gpu: bool) -> None:
+_EXECUTORS = {
+    "cuda": "Run on the GPU:",
+    "emulator": "No usable CUDA driver and GPU: the kernels' own PTX is interpreted on the CPU.",
+    "reference": "No kernel is run: NumPy computes the results, as GEMMJIT_EXECUTOR asks.",
+}
+
+
+def _print_problem(k: int, n: int, executor: str) -> None:
     sizes = problem_data.GROUP_SIZES
     empty = sum(size == 0 for size in sizes)
     print(
         f"\nA routing with {len(sizes)} experts, {sum(sizes)} rows, {empty} experts empty, the "
-        f"largest with {max(sizes)} rows; K={k}, N={n}, bfloat16:"
+        f"largest with {max(sizes)} rows;\nK={k}, N={n}, bfloat16. {_EXECUTORS.get(executor, '')}\n"
     )
-    if not on_gpu:
-        print("No usable CUDA driver and GPU: the results below come from the CPU.")
-    print()
 
 
-def _check(k: int, n: int, on_gpu: bool) -> list[dict[str, Any]]:
-    """Run all three products on the device at hand, and compare them with float64."""
-    upload, download = problem_data.transfers(on_gpu)
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    kept = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _check(k: int, n: int, arch: Arch) -> list[dict[str, Any]]:
+    """Run fprop on every kernel, dgrad and wgrad on the default choice; compare with float64."""
+    upload, download = problem_data.transfers(is_available())
+    offs = upload(problem_data.ends())
+    names = dict.fromkeys(name for name, _ in problem_data.tiles(arch))
     checks = []
     for case in problem_data.cases(k, n):
-        offs = upload(problem_data.ends())
-        result = download(grouped_mm(upload(case.mat_a), case.view(upload(case.mat_b)), offs=offs))
-        error, excess = case.compare(result)
-        checks.append(
-            {
-                "product": case.name,
-                "shape": list(result.shape),
-                "max_abs_error": error,
-                "error_over_bound": excess,
-                "passed": bool(excess <= 1.0),
-            }
-        )
+        a, b = upload(case.mat_a), case.view(upload(case.mat_b))
+        for name in [*names, None] if case.name == "fprop" else [None]:
+            result = download(grouped_mm(a, b, offs=offs, config=name))
+            error, excess = case.compare(result)
+            checks.append(
+                {
+                    "product": case.name,
+                    "kernel": name or "default",
+                    "shape": list(result.shape),
+                    "max_abs_error": error,
+                    "error_over_bound": excess,
+                    "passed": bool(excess <= 1.0),
+                }
+            )
     return checks
 
 
@@ -135,6 +164,7 @@ def _print_checks(checks: list[dict[str, Any]]) -> None:
     rows = [
         [
             check["product"],
+            check["kernel"],
             "x".join(map(str, check["shape"])),
             f"{check['max_abs_error']:.2e}",
             f"{check['error_over_bound']:.2f}",
@@ -142,12 +172,13 @@ def _print_checks(checks: list[dict[str, Any]]) -> None:
         ]
         for check in checks
     ]
-    print_table(("product", "result", "max |error|", "error/bound", "against float64"), rows)
+    print_table(
+        ("product", "kernel", "result", "max |error|", "error/bound", "against float64"), rows
+    )
 
 
 def _time(k: int, n: int) -> list[dict[str, Any]]:
     from gemmjit.cli.timing import milliseconds
-    from gemmjit.cuda.device import device
 
     flops = 2 * sum(problem_data.GROUP_SIZES) * k * n
     times = []

@@ -143,7 +143,11 @@ def test_demo_is_right_and_complete(capsys):
         assert row["resident_blocks"] >= 1
         assert row["smem_bytes"] > 0
         assert row["compile_ms"] > 0
-    assert [check["product"] for check in facts["checks"]] == ["fprop", "dgrad", "wgrad"]
+    assert [(check["product"], check["kernel"]) for check in facts["checks"]] == [
+        *(("fprop", name) for name in (*KERNELS, "default")),
+        ("dgrad", "default"),
+        ("wgrad", "default"),
+    ]
     for check in facts["checks"]:
         assert check["passed"]
         assert 0 < check["error_over_bound"] <= 1
@@ -155,7 +159,7 @@ def test_demo_prints_what_it_did(capsys):
     out = capsys.readouterr().out
     assert "Compiled for sm_80 by NVRTC" in out
     assert "32 experts, 8048 rows, 7 experts empty" in out
-    assert out.count("right") == 3
+    assert out.count("right") == 5  # k0, k1 and the default choice; dgrad; wgrad
     assert "WRONG" not in out
 
 
@@ -165,12 +169,13 @@ def test_demo_skips_kernels_that_the_architecture_lacks(capsys):
 
 
 def test_demo_fails_on_a_wrong_result(capsys, monkeypatch):
+    monkeypatch.setenv("GEMMJIT_EXECUTOR", "reference")
     from gemmjit.cli import demo
 
     true = demo.grouped_mm
 
-    def wrong(mat_a, mat_b, *, offs):
-        result = true(mat_a, mat_b, offs=offs)
+    def wrong(mat_a, mat_b, **rest):
+        result = true(mat_a, mat_b, **rest)
         result[..., -1, -1] = result[..., -1, -1] * 2 + 1
         return result
 
