@@ -144,6 +144,7 @@ def _obtain(spec: Spec, source: str, options: tuple[str, ...], key: Key) -> Comp
             f"compile it, and it is in none of: {layers.describe()}. Compile it beforehand: "
             f"{spec.prewarm_command}"
         )
+    compiler = None
     try:
         with layers.lock(key) as locked:
             # Whoever waited finds what the holder compiled, and need not even load NVRTC.
@@ -160,8 +161,10 @@ def _obtain(spec: Spec, source: str, options: tuple[str, ...], key: Key) -> Comp
     except NvrtcNotFoundError as error:
         entry = layers.find(key, None, any_version=True)
         if entry is None:
+            if compiler is None:
+                count("misses")
             raise
-        warn_once("build", ("nvrtc",), "%s Kernels of another NVRTC are used meanwhile", error)
+        warn_once("build", ("nvrtc",), "kernels of another NVRTC are used meanwhile: %s", error)
         return _from_entry(entry, spec, key)
     return _kernel(entry, spec, key, from_cache=False)
 

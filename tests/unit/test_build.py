@@ -435,8 +435,10 @@ def test_br132_without_nvrtc_cached_kernels_run_and_others_say_what_is_missing(
     assert build(Tiny(2)).from_cache
     assert build(Tiny(3)).from_cache
     assert len(messages(caplog, logging.WARNING)) == 1
+    misses = stats().misses
     with pytest.raises(NvrtcNotFoundError):
         build(Tiny(4))
+    assert stats().misses == misses + 1
 
 
 def test_br132_without_builtins_another_nvrtcs_work_serves(place, monkeypatch):
