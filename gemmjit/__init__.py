@@ -10,11 +10,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# Not when it is first used: importing the module of the same name would hide the function.
+from gemmjit.occupancy import occupancy
+
 if TYPE_CHECKING:
     from gemmjit import offsets, schedule, templates, workloads
     from gemmjit.build import CompiledKernel
-    from gemmjit.config import Config, SimtConfig, Sm80MmaConfig
-    from gemmjit.occupancy import occupancy
+    from gemmjit.config import Config, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
     from gemmjit.offsets import check_offsets
     from gemmjit.ops.grouped_mm import grouped_mm
     from gemmjit.ops.toolkit import compile, prepare, render
@@ -29,10 +31,10 @@ _PUBLIC = {
     "Problem": "gemmjit.problem",
     "SimtConfig": "gemmjit.config",
     "Sm80MmaConfig": "gemmjit.config",
+    "Sm90TmaMmaConfig": "gemmjit.config",
     "check_offsets": "gemmjit.offsets",
     "compile": "gemmjit.ops.toolkit",
     "grouped_mm": "gemmjit.ops.grouped_mm",
-    "occupancy": "gemmjit.occupancy",
     "prepare": "gemmjit.ops.toolkit",
     "render": "gemmjit.ops.toolkit",
 }
@@ -44,6 +46,7 @@ __all__ = [
     "Problem",
     "SimtConfig",
     "Sm80MmaConfig",
+    "Sm90TmaMmaConfig",
     "__version__",
     "check_offsets",
     "compile",
