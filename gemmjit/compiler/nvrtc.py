@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +22,7 @@ from typing import Any
 
 from gemmjit.arch import Arch
 from gemmjit.compiler.options import LINE_INFO
+from gemmjit.compiler.positions import PTX_POSITION, translate
 from gemmjit.compiler.resources import check_advisories
 from gemmjit.errors import CompileError, NvrtcNotFoundError, UnsupportedArchError
 
@@ -176,20 +177,34 @@ class Compiler:
         chosen = [o for o in options if not o.startswith("--gpu-architecture=")]
         started = time.perf_counter()
         binary = [f"--gpu-architecture={target.name}", *chosen]
-        if LINE_INFO in chosen:
-            main = lines = self._run(source, name, binary)
-        else:
-            virtual = "compute_" + target.name.removeprefix("sm_")
-            text = [f"--gpu-architecture={virtual}", LINE_INFO, *chosen]
-            with ThreadPoolExecutor(1, "gemmjit-ptx") as beside:
-                pending = beside.submit(self._run, source, name, text)
-                main = self._run(source, name, binary)
-                lines = pending.result()
+        virtual = f"--gpu-architecture=compute_{target.name.removeprefix('sm_')}"
+        text = list(dict.fromkeys([virtual, LINE_INFO, *chosen]))
+        try:
+            if LINE_INFO in chosen:
+                main = lines = self._run(source, name, binary)
+            else:
+                with ThreadPoolExecutor(1, "gemmjit-ptx") as beside:
+                    pending = beside.submit(self._run, source, name, text)
+                    main = self._run(source, name, binary)
+                    lines = pending.result()
+        except CompileError as error:
+            if PTX_POSITION.search(error.log) is None:
+                raise
+            # ptxas speaks of lines of PTX: let it say so of PTX that knows the template's lines.
+            ptx = self._run(source, name, text).ptx
+            again = list(dict.fromkeys([*binary, LINE_INFO]))
+            main = lines = self._run(source, name, again, lambda log: translate(log, ptx))
         seconds = time.perf_counter() - started
         check_advisories(main.log, source)
         return Compilation(main.cubin, lines.ptx, main.log, seconds, self.version)
 
-    def _run(self, source: str, name: str, options: Sequence[str]) -> _Output:
+    def _run(
+        self,
+        source: str,
+        name: str,
+        options: Sequence[str],
+        clear: Callable[[str], str] = str,
+    ) -> _Output:
         nvrtc, ok = self._nvrtc, self._nvrtc.nvrtcResult.NVRTC_SUCCESS
         program = self._call("nvrtcCreateProgram", source.encode(), name.encode(), 0, [], [])
         try:
@@ -198,7 +213,7 @@ class Compiler:
             log = self._fetch(program, "ProgramLog").decode(errors="replace")
             log = log.rstrip("\0 \n") + "\n"
             if result != ok:
-                self._refuse(result, log, source, name, options)
+                self._refuse(result, clear(log), source, name, options)
             ptx = self._fetch(program, "PTX").rstrip(b"\0").decode(errors="replace")
             return _Output(self._fetch(program, "CUBIN"), _relative(ptx), log)
         finally:

@@ -213,6 +213,18 @@ def test_errors_name_template_and_line():
     assert "1 error detected" in caught.value.log
 
 
+@pytest.mark.parametrize("lines", ["0", "1"])
+def test_errors_of_ptxas_name_template_and_line_too(monkeypatch, lines):
+    monkeypatch.setenv("GEMMJIT_LINEINFO", lines)
+    source = SCALE.replace("__syncthreads();", 'asm volatile("frobnicate.sync;");')
+    with pytest.raises(CompileError, match=r"kernels/scale\.cu\.j2\(5\): ptxas error"):
+        compiled(source)
+    inlined = SCALE.replace("return 2 * x;", 'asm volatile("frobnicate.sync;"); return x;')
+    with pytest.raises(CompileError, match=r"kernels/scale\.cu\.j2\(1\): ptxas error") as caught:
+        compiled(inlined)
+    assert "frobnicate" in caught.value.log
+
+
 def test_br128_an_instruction_that_the_target_lacks_is_an_error():
     source = SCALE.replace("__syncthreads();", 'asm("wgmma.fence.sync.aligned;");')
     compiled(source, "sm_90a")
