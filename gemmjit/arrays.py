@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from gemmjit.dtypes import DType, dtype_of
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 
-__all__ = ["CPU", "ArrayView", "Frontend", "frontend_of", "register"]
+__all__ = ["CPU", "ArrayView", "Frontend", "contiguous_strides", "frontend_of", "register"]
 
 #: Device number of host memory.
 CPU = -1
@@ -57,6 +58,17 @@ class ArrayView(NamedTuple):
             high += max(reach, 0)
         itemsize = self.dtype.itemsize
         return self.pointer + low * itemsize, self.pointer + (high + 1) * itemsize
+
+
+@lru_cache(maxsize=4096)
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a C-contiguous array."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
 
 
 class Frontend(ABC):

@@ -22,6 +22,10 @@ from gemmjit.tensormap import TensorMap
 __all__ = ["BoundPlan", "is_capturing", "order_streams", "ready", "stream_handle"]
 
 
+#: Stream objects remembered by a launch; a handle may be a new stream's, which is as good.
+_MAX_STREAMS = 64
+
+
 class BoundPlan:
     """A plan made ready for one device: kernels loaded, arguments packed but for addresses.
 
@@ -143,10 +147,14 @@ class _BoundLaunch:
         if launch.cluster != (1, 1, 1) or launch.attributes.cooperative:
             raise LaunchError("launch: clusters and cooperative launches are not served yet")
         self._launch = launch
-        self._handle = load(launch.kernel, ordinal)
+        api = driver()
+        # The bindings take a CUkernel too, but convert it anew at every launch.
+        self._handle = api.CUfunction(int(load(launch.kernel, ordinal)))
+        self._stream_type = api.CUstream
+        self._streams: dict[int, Any] = {}
         self._arguments = _Arguments(pack(launch.arguments), names)
         self._shape = (*launch.grid, *launch.block, launch.smem_bytes)
-        self._call = driver().cuLaunchKernel
+        self._call = api.cuLaunchKernel
 
     def run(self, pointers: tuple[int, ...], stream: int) -> None:
         arguments = self._arguments
@@ -156,9 +164,18 @@ class _BoundLaunch:
             # Encoding costs 1.2 us (H200 host, 2026-11-29): only when the address is another one.
             if cell.address != pointers[cell.index]:
                 cell.encode(pointers[cell.index])
-        (status,) = self._call(self._handle, *self._shape, stream, arguments.table_address, 0)
+        handle = self._streams.get(stream)
+        if handle is None:
+            handle = self._remember_stream(stream)
+        (status,) = self._call(self._handle, *self._shape, handle, arguments.table_address, 0)
         if status:
             self._refused(status)
+
+    def _remember_stream(self, stream: int) -> Any:
+        if len(self._streams) >= _MAX_STREAMS:
+            self._streams.clear()
+        handle = self._streams[stream] = self._stream_type(stream)
+        return handle
 
     def _refused(self, status: Any) -> None:
         launch = self._launch

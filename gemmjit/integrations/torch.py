@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from gemmjit.arrays import CPU, ArrayView, Frontend, register
+from gemmjit.arrays import CPU, ArrayView, Frontend, contiguous_strides, register
 from gemmjit.dtypes import BF16, F16, F32, F64, I32, I64, U8, DType
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 
@@ -35,6 +35,13 @@ class TorchFrontend(Frontend):
         self._raw_stream = raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
         self._devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
         self._cpu = torch.device("cpu")
+        # What compiled graphs allocate with: 2 us less than torch.empty (H200 host, 2026-11-29).
+        # It takes torch's current device, so that one must be the right one.
+        guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+        self._quick_empty = getattr(guards, "_empty_strided_cuda", None)
+        self._current_device = getattr(torch._C, "_cuda_getDevice", None)
+        if self._current_device is None:
+            self._quick_empty = None
 
     def view(self, array: Any, argument: str = "array") -> ArrayView:
         """Return the view of a tensor."""
@@ -66,6 +73,8 @@ class TorchFrontend(Frontend):
 
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return a new tensor from torch's caching allocator."""
+        if device >= 0 and self._quick_empty is not None and self._current_device() == device:
+            return self._quick_empty(shape, contiguous_strides(shape), _TO_TORCH[dtype])
         where = self._cpu if device == CPU else self._devices[device]
         return torch.empty(shape, dtype=_TO_TORCH[dtype], device=where)
 

@@ -104,7 +104,7 @@ class K2(Kernel):
             Sm90TmaMmaConfig(block_m=128, num_stages=2, min_blocks_per_sm=2),
             Sm90TmaMmaConfig(block_m=128, num_stages=3, min_blocks_per_sm=2),
             Sm90TmaMmaConfig(block_m=64, num_stages=4, min_blocks_per_sm=2),
-            Sm90TmaMmaConfig(block_m=32, num_stages=4, min_blocks_per_sm=2),
+            Sm90TmaMmaConfig(block_m=32, num_stages=2, min_blocks_per_sm=4),
         )
 
 

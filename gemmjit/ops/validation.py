@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.arrays import CPU, ArrayView
+from gemmjit.arrays import CPU, ArrayView, contiguous_strides
 from gemmjit.dtypes import BF16, F16, F32, I32, I64, DType, dtype_of
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.offsets import to_host, validate
@@ -17,7 +17,8 @@ from gemmjit.variant import Form
 __all__ = ["check_out", "form_of", "host_group_sizes", "problem_of", "result_shape"]
 
 _OPERAND_DTYPES = (BF16, F16, F32)
-_MAX_EXTENT = 2**31 - 1
+#: Kernels count in 32 bits, and round up to whole tiles before they compare.
+_MAX_EXTENT = 2**31 - 1024
 
 Shape = tuple[int, ...]
 
@@ -38,23 +39,23 @@ def form_of(a: Shape, b: Shape) -> Form:
     if len(a) != 2 or len(b) not in (2, 3):
         raise InvalidProblemError(
             "mat_a, mat_b: expected shapes (M, K) and (G, K, N), or (K, M) and (M, N); "
-            f"got {a} and {b}"
+            f"got {a} and {b}. Reshape them, or call matmul for a single product"
         )
     if len(b) == 3:
         if a[1] != b[1]:
-            hint = ""
+            hint = "Pass operands with one K"
             if a[1] == b[2]:
-                hint = ". mat_b seems to be (G, N, K): pass its transpose, mat_b.mT in torch"
+                hint = "mat_b seems to be (G, N, K): pass its transpose, mat_b.mT in torch"
             raise InvalidProblemError(
-                f"mat_b: expected shape (G, K, N) with K = mat_a.shape[1] = {a[1]}; got {b}{hint}"
+                f"mat_b: expected shape (G, K, N) with K = mat_a.shape[1] = {a[1]}; got {b}. {hint}"
             )
         return "ragged_m"
     if a[1] != b[0]:
-        hint = ""
+        hint = "Pass operands with one M; a weight has three dimensions, (G, K, N)"
         if a[0] == b[0]:
-            hint = ". Rows are the first dimension of both: pass mat_a transposed, mat_a.T"
+            hint = "Rows are the first dimension of both: pass mat_a transposed, mat_a.T"
         raise InvalidProblemError(
-            f"mat_b: expected shape (M, N) with M = mat_a.shape[1] = {a[1]}; got {b}{hint}"
+            f"mat_b: expected shape (M, N) with M = mat_a.shape[1] = {a[1]}; got {b}. {hint}"
         )
     return "ragged_k"
 
@@ -83,9 +84,13 @@ def check_out(out: ArrayView, shape: Shape, dtype: DType | None, inputs: list[Ar
         If `dtype` is given and differs.
     """
     if out.shape != shape:
-        raise InvalidProblemError(f"out: expected shape {shape}; got {out.shape}")
+        raise InvalidProblemError(
+            f"out: expected shape {shape}; got {out.shape}. Allocate it so, or pass none"
+        )
     if dtype is not None and out.dtype is not dtype:
-        raise InvalidDtypeError(f"out: expected {dtype}, as out_dtype says; got {out.dtype}")
+        raise InvalidDtypeError(
+            f"out: expected {dtype}, as out_dtype says; got {out.dtype}. Pass one of the two"
+        )
     if _overlaps_itself(out):
         raise InvalidProblemError(
             f"out: expected distinct elements; strides {out.strides} let some coincide. "
@@ -174,37 +179,45 @@ def problem_of(
     if form == "ragged_m" and b.shape[0] != num_groups:
         raise InvalidProblemError(
             f"offs: expected {b.shape[0]} end offsets, one per group of mat_b {b.shape}; "
-            f"got {num_groups}"
+            f"got {num_groups}. Rows of experts that live elsewhere belong to the tail, behind "
+            "offs[-1]"
         )
     for name, view in (("mat_a", a), ("mat_b", b)):
         if any(size > _MAX_EXTENT for size in view.shape):
             raise InvalidProblemError(
-                f"{name}: expected dimensions up to {_MAX_EXTENT}; got {view.shape}"
+                f"{name}: expected dimensions up to {_MAX_EXTENT}; got {view.shape}. "
+                "Split the call by groups"
             )
-    asked = dtype_of(out_dtype) if out_dtype is not None else None
+    asked = dtype_of(out_dtype, "out_dtype") if out_dtype is not None else None
     shape = result_shape(form, a.shape, b.shape, num_groups)
     if out is not None:
         if out.device != a.device:
             raise InvalidProblemError(
                 f"out: expected an array on {device_name(a.device)}, like mat_a; "
-                f"got one on {device_name(out.device)}"
+                f"got one on {device_name(out.device)}. Allocate it there, or pass none"
             )
         check_out(out, shape, asked, [a, b] + ([offs] if offs is not None else []))
     dtype = out.dtype if out is not None else asked or a.dtype
     if dtype not in _OPERAND_DTYPES:
         names = ", ".join(d.name for d in _OPERAND_DTYPES)
-        raise InvalidDtypeError(f"out_dtype: expected one of {names}; got {dtype}")
+        name = "out_dtype" if out is None else "out"
+        raise InvalidDtypeError(
+            f"{name}: expected one of {names}; got {dtype}. Take float32 and convert the result"
+        )
     if accumulate and out is None:
-        raise InvalidProblemError("accumulate: expected out= to add into; got none")
+        raise InvalidProblemError(
+            "accumulate: expected out= to add into; got none. Pass it, zeroed for a first sum"
+        )
     if accumulate and dtype is not F32:
         raise InvalidDtypeError(
-            f"accumulate: expected out= of float32, so that nothing is lost; got {dtype}"
+            f"accumulate: expected out= of float32, so that nothing is lost; got {dtype}. "
+            "Accumulate in float32 and convert at the end"
         )
     ragged_m = form == "ragged_m"
     rows = a.shape[0] if ragged_m else a.shape[1]
     am, ak = _strides(a.shape, a.strides)
     b_strides = _strides(b.shape, b.strides)
-    d_strides = _strides(shape, out.strides if out is not None else _contiguous(shape))
+    d_strides = _strides(shape, out.strides if out is not None else contiguous_strides(shape))
     return Problem(
         form=form,
         num_groups=num_groups,
@@ -241,7 +254,7 @@ def device_name(device: int) -> str:
 def _check_dtypes(a: ArrayView, b: ArrayView, offs: ArrayView | None) -> None:
     if a.dtype not in _OPERAND_DTYPES:
         names = ", ".join(d.name for d in _OPERAND_DTYPES)
-        raise InvalidDtypeError(f"mat_a: expected one of {names}; got {a.dtype}")
+        raise InvalidDtypeError(f"mat_a: expected one of {names}; got {a.dtype}. Cast it")
     if b.dtype is not a.dtype:
         raise InvalidDtypeError(
             f"mat_b: expected {a.dtype}, like mat_a; got {b.dtype}. Cast one of them"
@@ -249,13 +262,14 @@ def _check_dtypes(a: ArrayView, b: ArrayView, offs: ArrayView | None) -> None:
     if b.device != a.device:
         raise InvalidProblemError(
             f"mat_b: expected an array on {device_name(a.device)}, like mat_a; "
-            f"got one on {device_name(b.device)}"
+            f"got one on {device_name(b.device)}. Move it there"
         )
     if offs is None:
         return
     if offs.dtype not in (I32, I64) or len(offs.shape) != 1:
         raise InvalidDtypeError(
-            f"offs: expected int32 or int64 of one dimension; got {offs.dtype} of {offs.shape}"
+            f"offs: expected int32 or int64 of one dimension; got {offs.dtype} of {offs.shape}. "
+            "Pass the end offset of each group, shape (G,)"
         )
     if offs.shape[0] > 1 and offs.strides[0] != 1:
         raise InvalidProblemError(
@@ -266,12 +280,3 @@ def _check_dtypes(a: ArrayView, b: ArrayView, offs: ArrayView | None) -> None:
 def _strides(shape: Shape, strides: Shape) -> Shape:
     """Return strides in which a dimension of length 1 (or 0) has none."""
     return tuple(s if size > 1 else 0 for size, s in zip(shape, strides, strict=True))
-
-
-def _contiguous(shape: Shape) -> Shape:
-    strides = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
