@@ -119,7 +119,7 @@ def _lop3(operands: Operands, found: Instruction) -> Step:
 
 @instruction("prmt")
 def _prmt(operands: Operands, found: Instruction) -> Step:
-    mode = found.mods[-2] if len(found.mods) > 1 else ""
+    mode = found.mods[1] if len(found.mods) > 1 else ""
     sources = [operands.source(o, "b32") for o in found.operands[1:4]]
     modes = {  # byte selectors by the low two bits of c (PTX ISA 9.7.8.7)
         "f4e": [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]],
@@ -129,6 +129,8 @@ def _prmt(operands: Operands, found: Instruction) -> Step:
         "ecr": [[0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]],
         "rc16": [[0, 1, 0, 1], [2, 3, 2, 3], [0, 1, 0, 1], [2, 3, 2, 3]],
     }
+    if mode and mode not in modes:
+        raise reject(found)
     table = np.array(modes[mode], np.int64) if mode else None
 
     def run(a: Array, b: Array, c: Array) -> Array:

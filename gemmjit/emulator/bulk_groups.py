@@ -71,12 +71,15 @@ class BulkGroups:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+        # Per thread: sizes of the groups (the open one last) whose sources were not waited for.
+        self._unread: dict[int, deque[int]] = {}
         self._open: dict[int, list[BulkStore]] = {}
         self._committed: dict[int, deque[list[BulkStore]]] = {}
 
     def issue(self, lane: int, store: BulkStore) -> None:
         """Submit a store of a thread to its open group."""
         engine = self.grid.machine.engine
+        self._unread.setdefault(lane, deque([0]))[-1] += 1
         engine.submit(store)
         if not store.done:
             self._open.setdefault(lane, []).append(store)
@@ -84,11 +87,18 @@ class BulkGroups:
     def commit(self, lanes: LaneSet) -> None:
         """Close the open group of every lane; it may be empty."""
         for lane in lanes.lanes.tolist():
+            if lane in self._unread:
+                self._unread[lane].append(0)
             if lane in self._open or lane in self._committed:
                 self._committed.setdefault(lane, deque()).append(self._open.pop(lane, []))
 
     def wait(self, lanes: LaneSet, newest: int, reads_only: bool) -> None:
         """Wait until at most ``newest`` groups of each lane are pending."""
+        if self._unread:
+            for lane in lanes.lanes.tolist():
+                sizes = self._unread.get(lane, ())
+                while len(sizes) > newest + 1:
+                    self._unread[lane].popleft()
         if not self._committed:
             return
         engine = self.grid.machine.engine
@@ -108,6 +118,15 @@ class BulkGroups:
                         engine.finish(store)
             if not groups:
                 del self._committed[lane]
+
+    def unwaited(self, slot: int) -> int | None:
+        """A thread of an ending block that has not waited for its stores; None if all have."""
+        threads = self.grid.space.threads
+        found = None
+        for lane in [lane for lane in self._unread if lane // threads == slot]:
+            if any(self._unread.pop(lane)):
+                found = lane
+        return found
 
 
 _KNOWN: WeakKeyDictionary[Grid, BulkGroups] = WeakKeyDictionary()

@@ -103,6 +103,8 @@ class Report:
         What the kernels printed.
     async_operations : int
         Asynchronous operations that completed.
+    warnings : list of str
+        What is not an error on hardware but should be looked at.
     """
 
     instructions: dict[str, int]
@@ -112,6 +114,7 @@ class Report:
     seconds: float
     output: str
     async_operations: int
+    warnings: list[str]
 
 
 def emulate(
@@ -122,6 +125,7 @@ def emulate(
     numerics: str = "fp32",
     max_steps: int | None = None,
     resident_blocks: int | None = None,
+    unwaited_stores: str = "drain",
     trace: Any = None,
 ) -> Report:
     """Run kernels concurrently until all have finished.
@@ -141,6 +145,9 @@ def emulate(
         Instructions that may be issued.
     resident_blocks : int, optional
         Blocks that a device holds at once; by default as many as one wave takes.
+    unwaited_stores : {"drain", "error"}
+        A block may exit before its bulk stores have read shared memory: hardware drains them, and
+        known kernels rely on it. `"drain"` does that with a warning in the report, `"error"` raises.
     trace : gemmjit.emulator.trace.Trace, optional
         Receives a timeline.
 
@@ -162,6 +169,7 @@ def emulate(
     ]
     machine = Machine(arenas, policy, seed, numerics, max_steps)
     machine.resident_limit = resident_blocks
+    machine.unwaited_stores = unwaited_stores
     machine.trace = trace
     for program, launch, addresses in zip(programs, launches, symbols, strict=True):
         for name, address in addresses.items():
@@ -190,6 +198,7 @@ def _report(machine: Machine, seconds: float) -> Report:
         seconds,
         "".join(machine.output),
         machine.engine.completed,
+        machine.warnings,
     )
 
 

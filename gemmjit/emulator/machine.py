@@ -12,9 +12,10 @@ import numpy.typing as npt
 from gemmjit.emulator import warpgroups
 from gemmjit.emulator.async_engine import POLICIES, AsyncEngine
 from gemmjit.emulator.barriers import ClusterBarriers, NamedBarriers
+from gemmjit.emulator.bulk_groups import bulk_groups
 from gemmjit.emulator.copy_async import AsyncCopies
 from gemmjit.emulator.deadlock import deadlock_report
-from gemmjit.emulator.faults import Deadlock, Fault, StepBudgetExceeded
+from gemmjit.emulator.faults import Deadlock, Fault, RaceError, StepBudgetExceeded
 from gemmjit.emulator.grid import Grid
 from gemmjit.emulator.lanes import LaneSet
 from gemmjit.emulator.livelock import LivelockWatch
@@ -28,6 +29,7 @@ __all__ = ["Machine"]
 Array = npt.NDArray[Any]
 # So many segments without a store, an arrival or an issued copy: look at somebody else.
 _PATIENCE = 64
+_MAX_WARNINGS = 64
 
 
 class Machine:
@@ -67,6 +69,8 @@ class Machine:
         self.progress = 0
         self.clock = np.zeros((), np.uint64)
         self.output: list[str] = []
+        self.warnings: list[str] = []
+        self.unwaited_stores = "drain"
         self.symbols: dict[tuple[int, int, str], int] = {}
         self.grids: list[Grid] = []
         self.queue: list[Domain] = []
@@ -126,6 +130,7 @@ class Machine:
             and op.slots[0] is grid and slot in op.slots[1]
         )  # fmt: skip
         warpgroups.block_exited(grid, slot)
+        self._unwaited_stores(grid, slot)
         self.races.block_exited(grid, slot)
         grid.async_copies.block_exited(slot)
         grid.mbarriers.block_exited(slot)
@@ -136,6 +141,19 @@ class Machine:
             self.residents[grid.device] -= size
             if self.policy == "random":
                 self.fill()
+
+    def _unwaited_stores(self, grid: Grid, slot: int) -> None:
+        lane = bulk_groups(grid).unwaited(slot)
+        if lane is None:
+            return
+        message = (
+            f"{grid.thread_name(lane)} exits without having waited until its bulk stores have read "
+            "shared memory (cp.async.bulk.wait_group.read)"
+        )
+        if self.unwaited_stores == "error":
+            raise RaceError(message)
+        if len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(message)
 
     # -- the loop ---------------------------------------------------------------------------
 
@@ -263,8 +281,11 @@ class Machine:
         self.clock[...] = self.steps
 
     def _deadlock(self) -> None:
+        waits = any(
+            g.mbarriers.waiters or g.bars.pending or g.cluster_barriers.waiters for g in self.grids
+        )
         for grid in self.grids:
             fault = grid.scheduler.unconverged()
-            if fault is not None:
+            if fault is not None and not waits:
                 raise fault
         raise Deadlock(deadlock_report(self))

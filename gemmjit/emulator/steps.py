@@ -23,6 +23,8 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 Thunk = Callable[[], Any]
+# NumPy wants their `out` by keyword; for the others a positional one is quicker.
+_KEYWORD_OUT = frozenset((np.minimum, np.maximum))
 
 
 @dataclass(slots=True)
@@ -79,8 +81,10 @@ class Ufunc(Step):
         sources = [row[lanes.rect] for row in self.sources]
         out, ufunc = self.destination[lanes.rect], self.ufunc
         if guard is None:
-            if lanes.inner is None:
+            if lanes.inner is None and ufunc not in _KEYWORD_OUT:
                 return partial(ufunc, *sources, out)
+            if lanes.inner is None:
+                return partial(ufunc, *sources, out=out)
             return partial(ufunc, *sources, out=out, where=lanes.inner)
         chosen = _selection(lanes, guard)
         return lambda: ufunc(*sources, out=out, where=chosen())

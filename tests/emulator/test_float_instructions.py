@@ -1,0 +1,305 @@
+"""Floating-point instructions: exact against fractions, approximate ones against float64."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+from lane_programs import evaluate, floats, integers
+
+BF16 = ml_dtypes.bfloat16
+
+
+def same(a, b):
+    """Equal bit for bit, any NaN for any NaN."""
+    both_nan = np.isnan(a.astype("f8")) & np.isnan(b.astype("f8"))
+    bits = f"u{a.dtype.itemsize}"
+    return bool((both_nan | (a.view(bits) == b.view(bits))).all())
+
+
+def rounded(value, dtype, mode):
+    """A fraction rounded to f32 or f64 in a direction, by stepping from the nearest."""
+    nearest = np.array(float(value) if dtype == "f8" else 0.0, dtype)
+    if dtype == "f4":
+        low = np.float32(float(value))
+        candidates = [np.nextafter(low, np.float32(-np.inf)), low, np.nextafter(low, np.float32(np.inf))]
+    else:
+        low = np.float64(value.numerator / value.denominator)
+        candidates = [np.nextafter(low, -np.inf), low, np.nextafter(low, np.inf)]
+    below = [c for c in candidates if Fraction(float(c)) <= value]
+    above = [c for c in candidates if Fraction(float(c)) >= value]
+    down, up = max(below), min(above)
+    if mode == "rm":
+        nearest = down
+    elif mode == "rp":
+        nearest = up
+    elif mode == "rz":
+        nearest = down if value > 0 else up
+    else:
+        d, u = value - Fraction(float(down)), Fraction(float(up)) - value
+        even = np.array(down, dtype).view("u" + dtype[1]) % 2 == 0
+        nearest = down if d < u or (d == u and even) else up
+    return np.array(nearest, dtype)[()]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+def test_directed_roundings(dtype, mode):
+    kind = "f32" if dtype == "f4" else "f64"
+    a, b, c = (floats(dtype, 128, s, specials=False) for s in range(3))
+    exact = [[Fraction(float(v)) for v in array] for array in (a, b, c)]
+    cases = {
+        f"add.{mode}.{kind} %d, %a, %b;": [x + y for x, y, _ in zip(*exact, strict=True)],
+        f"sub.{mode}.{kind} %d, %a, %b;": [x - y for x, y, _ in zip(*exact, strict=True)],
+        f"mul.{mode}.{kind} %d, %a, %b;": [x * y for x, y, _ in zip(*exact, strict=True)],
+        f"fma.{mode}.{kind} %d, %a, %b, %c;": [x * y + z for x, y, z in zip(*exact, strict=True)],
+        f"div.{mode}.{kind} %d, %a, %b;": [x / y for x, y, _ in zip(*exact, strict=True)],
+        f"rcp.{mode}.{kind} %d, %b;": [1 / y for _, y, _ in zip(*exact, strict=True)],
+    }
+    for text, values in cases.items():
+        got = evaluate(text, [a, b, c], dtype)
+        expected = np.array([rounded(v, dtype, mode) for v in values])
+        assert same(got, expected), text
+
+
+def test_fma_rounds_once_at_the_middle_of_two_floats():
+    # a b + c lies just beside the middle of two f32; rounding twice would take the wrong one.
+    a = np.full(32, 1 + 2**-23, "f4")
+    b = np.full(32, 1 + 2**-23, "f4")
+    c = np.full(32, 2.0**-24, "f4")  # the exact sum is 1 + 2^-22 + 2^-24 + 2^-46
+    exact = Fraction(float(a[0])) * Fraction(float(b[0])) + Fraction(float(c[0]))
+    got = evaluate("fma.rn.f32 %d, %a, %b, %c;", [a, b, c], "f4")
+    assert got[0] == rounded(exact, "f4", "rn")
+    tiny = np.full(32, 2.0**-140, "f4")
+    got = evaluate("fma.rn.f32 %d, %a, %b, %c;", [tiny, np.full(32, 0.75, "f4"), tiny], "f4")
+    assert got[0] == np.float32(1.75 * 2.0**-140)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_specials_and_min_max(kind):
+    dtype = "f" + str(int(kind[1:]) // 8)
+    a, b = floats(dtype, 256, 1), floats(dtype, 256, 2)
+    with np.errstate(all="ignore"):
+        assert same(evaluate(f"add.{kind} %d, %a, %b;", [a, b], dtype), a + b)
+        assert same(evaluate(f"mul.{kind} %d, %a, %b;", [a, b], dtype), a * b)
+        assert same(evaluate(f"div.rn.{kind} %d, %a, %b;", [a, b], dtype), a / b)
+        assert same(evaluate(f"sqrt.rn.{kind} %d, %a;", [a], dtype), np.sqrt(a))
+    assert same(evaluate(f"min.{kind} %d, %a, %b;", [a, b], dtype), np.fmin(a, b))
+    assert same(evaluate(f"max.{kind} %d, %a, %b;", [a, b], dtype), np.fmax(a, b))
+    if kind == "f32":
+        assert same(evaluate("max.NaN.f32 %d, %a, %b;", [a, b], dtype), np.maximum(a, b))
+    assert same(evaluate(f"abs.{kind} %d, %a;", [a], dtype), np.abs(a))
+    assert same(evaluate(f"neg.{kind} %d, %a;", [a], dtype), -a)
+    assert same(evaluate(f"copysign.{kind} %d, %a, %b;", [a, b], dtype), np.copysign(b, a))
+
+
+def test_ftz_and_sat():
+    a, b = floats("f4", 256, 3), floats("f4", 256, 4)
+    a[:4], b[:4] = 2.0**-130, 0.5
+    tiny = np.finfo("f4").tiny
+
+    def flush(v):
+        return np.where(np.abs(v) < tiny, np.copysign(np.float32(0), v), v).astype("f4")
+
+    with np.errstate(all="ignore"):
+        got = evaluate("add.ftz.f32 %d, %a, %b;", [a, b], "f4")
+        assert same(got, flush(flush(a) + flush(b)))
+        got = evaluate("mul.sat.f32 %d, %a, %b;", [a, b], "f4")
+        product = a * b
+        assert same(got, np.where(product > 0, np.minimum(product, 1), 0).astype("f4"))
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("sin", np.sin), ("cos", np.cos), ("lg2", np.log2), ("ex2", np.exp2), ("tanh", np.tanh),
+     ("rsqrt", lambda v: 1 / np.sqrt(v)), ("sqrt", np.sqrt), ("rcp", lambda v: 1 / v)],
+)  # fmt: skip
+def test_approximations(name, function):
+    a = np.linspace(0.01, 20, 256).astype("f4")
+    got = evaluate(f"{name}.approx.f32 %d, %a;", [a], "f4")
+    np.testing.assert_allclose(got, function(a.astype("f8")), rtol=1e-7, atol=1e-9)
+
+
+def test_testp():
+    a = floats("f4", 256, 5)
+    tests = {"finite": np.isfinite(a), "infinite": np.isinf(a), "number": ~np.isnan(a), "notanumber": np.isnan(a),
+             "normal": np.isfinite(a) & (np.abs(a) >= np.finfo("f4").tiny),
+             "subnormal": (a != 0) & (np.abs(a) < np.finfo("f4").tiny)}  # fmt: skip
+    for name, expected in tests.items():
+        got = evaluate(f"testp.{name}.f32 %p, %a; selp.u32 %d, 1, 0, %p;", [a], "u4")
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_float_comparisons():
+    a, b = floats("f4", 256, 6), floats("f4", 256, 7)
+    b[::3] = a[::3]
+    nan = np.isnan(a) | np.isnan(b)
+    ordered = {"eq": a == b, "ne": (a != b) & ~nan, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
+    unordered = {k + "u": v | nan for k, v in ordered.items()}
+    for name, expected in (ordered | unordered | {"num": ~nan, "nan": nan}).items():
+        got = evaluate(f"setp.{name}.f32 %p, %a, %b; selp.u32 %d, 1, 0, %p;", [a, b], "u4")
+        np.testing.assert_array_equal(got, expected, err_msg=name)
+        got = evaluate(f"set.{name}.f32.f32 %d, %a, %b;", [a, b], "f4")
+        np.testing.assert_array_equal(got, expected.astype("f4"), err_msg=name)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("f16", np.float16), ("bf16", BF16)])
+def test_halves_round_once(name, dtype):
+    a, b, c = (floats("f4", 256, s, specials=False).astype(dtype) for s in (8, 9, 10))
+    keep = [np.clip(v.astype("f8"), -200, 200).astype(dtype) for v in (a, b, c)]
+    x, y, z = (v.astype("f8") for v in keep)
+    cases = {
+        f"add.rn.{name} %d, %a, %b;": x + y,
+        f"sub.rn.{name} %d, %a, %b;": x - y,
+        f"mul.rn.{name} %d, %a, %b;": x * y,
+        f"fma.rn.{name} %d, %a, %b, %c;": None,
+        f"min.{name} %d, %a, %b;": np.fmin(x, y),
+        f"max.{name} %d, %a, %b;": np.fmax(x, y),
+        f"abs.{name} %d, %a;": np.abs(x),
+        f"neg.{name} %d, %a;": -x,
+        f"fma.rn.relu.{name} %d, %a, %b, %c;": None,
+    }
+    for text, value in cases.items():
+        got = evaluate(text, keep, "u2").view(dtype)
+        if value is None:
+            exact = [Fraction(p) * Fraction(q) + Fraction(r) for p, q, r in zip(x, y, z, strict=True)]
+            expected = np.array([nearest_half(v, dtype) for v in exact]).astype(dtype)
+            if "relu" in text:
+                expected = np.where(expected.astype("f4") > 0, expected, dtype(0)).astype(dtype)
+        else:
+            expected = np.array([nearest_half(Fraction(v), dtype) for v in value]).astype(dtype)
+            if "neg" in text:
+                expected = -keep[0]
+        np.testing.assert_array_equal(got.view("u2") & 0x7FFF, expected.view("u2") & 0x7FFF, err_msg=text)
+        np.testing.assert_array_equal(got.astype("f4"), expected.astype("f4"), err_msg=text)
+
+
+def nearest_half(value, dtype):
+    """Round a fraction to nearest even by looking at the neighbours of a first guess."""
+    guess = np.array(float(value), "f4").astype(dtype)
+    bits = int(guess.view("u2"))
+    best = None
+    for near in (bits - 1, bits, bits + 1):
+        candidate = np.array(near & 0xFFFF, "u2").view(dtype)
+        number = float(candidate)
+        if not np.isfinite(number):
+            continue
+        distance = abs(Fraction(number) - value)
+        if best is None or distance < best[0] or (distance == best[0] and near % 2 == 0):
+            best = (distance, candidate)
+    return best[1]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("f16x2", np.float16), ("bf16x2", BF16)])
+def test_pairs_act_on_both_halves(name, dtype):
+    single = name.removesuffix("x2")
+    a, b, c = (np.clip(floats("f4", 512, s, specials=False), -99, 99).astype(dtype) for s in (1, 2, 3))
+    packed = [v.view("u4") for v in (a, b, c)]
+    for op, n in (("add.rn", 2), ("mul.rn", 2), ("fma.rn", 3), ("max", 2)):
+        names = ", ".join(f"%{r}" for r in "abc"[:n])
+        one = evaluate(f"{op}.{single} %d, {names};", [a, b, c], "u2")
+        two = evaluate(f"{op}.{name} %d, {names};", packed, "u4")
+        np.testing.assert_array_equal(two.view("u2"), one)
+
+
+@pytest.mark.parametrize("op", ["add", "mul", "fma"])
+def test_f32x2(op):
+    a, b, c = (floats("f4", 512, s, specials=False) for s in (1, 2, 3))
+    names = "%a, %b, %c" if op == "fma" else "%a, %b"
+    one = evaluate(f"{op}.rn.f32 %d, {names};", [a, b, c], "f4")
+    two = evaluate(f"{op}.rn.f32x2 %d, {names};", [v.view("u8") for v in (a, b, c)], "u8", target="sm_100a")
+    assert same(two.view("f4"), one)
+
+
+INTEGER_TYPES = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"]
+
+
+def kind_dtype(kind):
+    return np.dtype(("i" if kind[0] == "s" else kind[0]) + str(int(kind[1:]) // 8))
+
+
+@pytest.mark.parametrize("to", INTEGER_TYPES)
+@pytest.mark.parametrize("source", INTEGER_TYPES)
+def test_integer_conversions(to, source):
+    a = integers(kind_dtype(source), 256, 3)
+    wide = np.dtype(("i" if to[0] == "s" else "u") + str(max(int(to[1:]) // 8, 2)))
+    got = evaluate(f"cvt.{to}.{source} %d, %a;", [a], wide)
+    np.testing.assert_array_equal(got, a.astype(kind_dtype(to)).astype(wide))
+    limits = np.iinfo(kind_dtype(to))
+    got = evaluate(f"cvt.sat.{to}.{source} %d, %a;", [a], wide)
+    clipped = [min(max(int(v), limits.min), limits.max) for v in a]
+    np.testing.assert_array_equal(got, np.array(clipped, dtype=kind_dtype(to)).astype(wide))
+
+
+@pytest.mark.parametrize("to", ["s8", "u16", "s32", "u32", "s64", "u64"])
+@pytest.mark.parametrize("source", ["f16", "f32", "f64"])
+def test_float_to_integer(to, source):
+    dtype = kind_dtype(source)
+    a = floats(dtype, 256, 11)
+    limits = np.iinfo(kind_dtype(to))
+    wide = np.dtype(("i" if to[0] == "s" else "u") + str(max(int(to[1:]) // 8, 2)))
+    for name, function in (("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)):
+        expected = []
+        for v in a.astype("f8"):
+            if np.isnan(v):
+                expected.append(0)
+            elif np.isinf(v):
+                expected.append(limits.max if v > 0 else limits.min)
+            else:
+                expected.append(min(max(int(function(v)), limits.min), limits.max))
+        text = f"cvt.{name}.{to}.{source} %d, %a;"
+        got = evaluate(text, [a], wide)
+        np.testing.assert_array_equal(got, np.array(expected, dtype=kind_dtype(to)).astype(wide), err_msg=text)
+
+
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+@pytest.mark.parametrize("source", ["s32", "u32", "s64", "u64", "f64"])
+def test_to_f32_rounds_once(mode, source):
+    dtype = kind_dtype(source)
+    a = floats("f8", 256, 12, specials=False) if source == "f64" else integers(dtype, 256, 12)
+    got = evaluate(f"cvt.{mode}.f32.{source} %d, %a;", [a], "f4")
+    expected = np.array([rounded(Fraction(float(v) if source == "f64" else int(v)), "f4", mode) for v in a])
+    assert same(got, expected)
+
+
+def test_integral_rounding_and_widening():
+    a = floats("f4", 256, 13)
+    for name, function in (("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)):
+        assert same(evaluate(f"cvt.{name}.f32.f32 %d, %a;", [a], "f4"), function(a))
+    assert same(evaluate("cvt.f64.f32 %d, %a;", [a], "f8"), a.astype("f8"))
+    half = a.astype(np.float16)
+    assert same(evaluate("cvt.f32.f16 %d, %a;", [half], "f4"), half.astype("f4"))
+    brain = a.astype(BF16)
+    assert same(evaluate("cvt.f32.bf16 %d, %a;", [brain], "f4"), brain.astype("f4"))
+    assert same(evaluate("cvt.rn.bf16.f32 %d, %a;", [a], "u2").view(BF16), brain)
+    assert same(evaluate("cvt.rn.f16.f32 %d, %a;", [a], "u2").view(np.float16), half)
+
+
+def test_pair_conversions():
+    a, b = floats("f4", 256, 14, specials=False), floats("f4", 256, 15, specials=False)
+    for name, dtype in (("bf16x2", BF16), ("f16x2", np.float16)):
+        got = evaluate(f"cvt.rn.{name}.f32 %d, %a, %b;", [a, b], "u4").view("u2").reshape(-1, 2)
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(got[:, 1], a.astype(dtype).view("u2"))
+            np.testing.assert_array_equal(got[:, 0], b.astype(dtype).view("u2"))
+    small = [np.clip(v, -400, 400) for v in (a, b)]
+    for name, dtype in (("e4m3x2", ml_dtypes.float8_e4m3fn), ("e5m2x2", ml_dtypes.float8_e5m2)):
+        got = evaluate(f"cvt.rn.satfinite.{name}.f32 %d, %a, %b;", small, "u2")
+        np.testing.assert_array_equal(got >> 8, small[0].astype(dtype).view("u1"))
+        np.testing.assert_array_equal(got & 255, small[1].astype(dtype).view("u1"))
+        back = evaluate(f"cvt.rn.f16x2.{name} %d, %a;", [got], "u4").view(np.float16).reshape(-1, 2)
+        np.testing.assert_array_equal(back[:, 1].astype("f4"), small[0].astype(dtype).astype("f4"))
+
+
+def test_cvt_pack():
+    a, b = integers("i4", 256, 1), integers("i4", 256, 2)
+    got = evaluate("cvt.pack.sat.s16.s32 %d, %a, %b;", [a, b], "u4").view("i2").reshape(-1, 2)
+    np.testing.assert_array_equal(got[:, 1], np.clip(a, -32768, 32767))
+    np.testing.assert_array_equal(got[:, 0], np.clip(b, -32768, 32767))
+    c = integers("u4", 256, 3)
+    got = evaluate("cvt.pack.sat.u8.s32.b32 %d, %a, %b, %c;", [a, b, c], "u4").view("u1").reshape(-1, 4)
+    np.testing.assert_array_equal(got[:, 1], np.clip(a, 0, 255))
+    np.testing.assert_array_equal(got[:, 0], np.clip(b, 0, 255))
+    np.testing.assert_array_equal(got[:, 2:].copy().view("u2")[:, 0], c & 0xFFFF)
