@@ -38,10 +38,10 @@ class TorchFrontend(Frontend):
         # What compiled graphs allocate with: 2 us less than torch.empty (H200 host, 2026-11-29).
         # It takes torch's current device, so that one must be the right one.
         guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-        self._quick_empty = getattr(guards, "_empty_strided_cuda", None)
-        self._current_device = getattr(torch._C, "_cuda_getDevice", None)
-        if self._current_device is None:
-            self._quick_empty = None
+        self._current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
+        self._quick_empty: Any = None
+        if self._current_device is not None:
+            self._quick_empty = getattr(guards, "_empty_strided_cuda", None)
 
     def view(self, array: Any, argument: str = "array") -> ArrayView:
         """Return the view of a tensor."""
