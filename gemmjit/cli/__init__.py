@@ -23,6 +23,7 @@ COMMANDS = {
     "inspect": "show a kernel's source, PTX, SASS or resources, or which one serves a problem",
     "prewarm": "compile a kernel into the cache; needs no GPU",
     "cache": "list, verify and shrink the kernels on disk",
+    "bench": "measure gemmjit beside other libraries: interleaved, verified, hot and cool",
 }
 
 _INTERRUPTED = 130  # what a shell reports for a process that SIGINT ended

@@ -1,0 +1,1 @@
+"""Timing that is hard to fool: interleaved ratios, two power states, verified results, peers."""

@@ -1,0 +1,164 @@
+"""Pictures of results. The only module of the harness that needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gemmjit.errors import GemmjitError
+
+__all__ = ["plot_grouped", "plot_ladder"]
+
+_COLOURS = ("#3b6ea8", "#c8553d", "#6a994e", "#8e6c8a", "#d9a441", "#7f8c8d", "#2a9d8f", "#b56576")
+
+
+def plot_grouped(record: Mapping[str, Any], directory: Path) -> list[Path]:
+    """Draw time over the baseline's for every case: one picture per form and power state.
+
+    Parameters
+    ----------
+    record : mapping
+        As ``gemmjit bench grouped --json`` writes it.
+    directory : Path
+        Where the pictures go.
+
+    Returns
+    -------
+    list of Path
+    """
+    drawn = []
+    pairs = {(r["form"], state) for r in record["results"] for state in r["states"]}
+    for form, state in sorted(pairs):
+        chosen = [r for r in record["results"] if r["form"] == form and state in r["states"]]
+        drawn.append(_ratios(record, chosen, form, state, directory))
+    return drawn
+
+
+def plot_ladder(record: Mapping[str, Any], directory: Path) -> list[Path]:
+    """Draw useful throughput of every rung, and predicted against measured loss by skew.
+
+    Parameters
+    ----------
+    record : mapping
+        As ``gemmjit bench ladder --json`` writes it.
+    directory : Path
+        Where the pictures go.
+    """
+    drawn = []
+    for state, found in record["states"].items():
+        drawn.append(_throughput(record, found, state, directory))
+        drawn.append(_skew_loss(record, found, state, directory))
+    return drawn
+
+
+def _ratios(
+    record: Mapping[str, Any],
+    results: Sequence[Mapping[str, Any]],
+    form: str,
+    state: str,
+    directory: Path,
+) -> Path:
+    plt = _pyplot()
+    baseline = record["baseline"]
+    peers = list(dict.fromkeys(p for r in results for p in r["states"][state]["best"]))
+    peers = [peer for peer in peers if peer != baseline] or peers
+    figure, axes = plt.subplots(figsize=(1.6 + 1.25 * len(results), 4.2))
+    width = 0.8 / len(peers)
+    for i, peer in enumerate(peers):
+        for j, result in enumerate(results):
+            found = result["states"][state]
+            ratio = _ratio(found, peer)
+            if ratio is None:
+                continue
+            x = j + (i - (len(peers) - 1) / 2) * width
+            colour = _COLOURS[i % len(_COLOURS)]
+            axes.bar(x, ratio["median"], width * 0.9, color=colour, label=peer if j == 0 else None)
+            if ratio["low"] is not None:
+                axes.vlines(x, ratio["low"], ratio["high"], color="black", linewidth=1)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(results)), [r["case"] for r in results], rotation=25, ha="right")
+    axes.set_ylabel(f"time / time of {baseline}")
+    axes.set_title(f"{form}, {state}: lower is faster; bars are medians, lines 95 % intervals")
+    _legend(axes)
+    return _save(figure, axes, record, directory / f"grouped_{form}_{state}.png")
+
+
+def _ratio(found: Mapping[str, Any], peer: str) -> Mapping[str, Any] | None:
+    name = found["best"].get(peer)
+    matches = [ratio for ratio in found["ratios"] if ratio["name"] == name]
+    return matches[0] if matches else None
+
+
+def _throughput(
+    record: Mapping[str, Any], found: Mapping[str, Any], state: str, directory: Path
+) -> Path:
+    plt = _pyplot()
+    rungs, cases = record["rungs"], record["cases"]
+    figure, axes = plt.subplots(figsize=(1.8 + 1.1 * len(rungs), 4.4))
+    width = 0.8 / len(cases)
+    for i, case in enumerate(cases):
+        for j, rung in enumerate(rungs):
+            row = found["rows"].get(f"{case}: {rung}")
+            if row is None:
+                continue
+            x = j + (i - (len(cases) - 1) / 2) * width
+            label = case if j == 0 else None
+            axes.bar(x, row["tflop_per_s"], width * 0.9, color=_COLOURS[i], label=label)
+    axes.set_xticks(range(len(rungs)), rungs, rotation=25, ha="right")
+    axes.set_ylabel("useful TFLOP/s")
+    axes.set_title(f"The ladder, {state}")
+    _legend(axes)
+    return _save(figure, axes, record, directory / f"ladder_throughput_{state}.png")
+
+
+def _skew_loss(
+    record: Mapping[str, Any], found: Mapping[str, Any], state: str, directory: Path
+) -> Path:
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(5.0, 4.6))
+    losses = [row for row in found["skew"] if row["predicted_loss"] is not None]
+    highest = 5.0
+    for i, row in enumerate(losses):
+        x, y = 100 * row["predicted_loss"], 100 * row["measured_loss"]["median"]
+        highest = max(highest, x, y)
+        axes.plot(x, y, "o", color=_COLOURS[i % len(_COLOURS)], label=row["rung"])
+    axes.plot([0, highest], [0, highest], color="black", linewidth=0.8)
+    for shift in (-4, 4):
+        axes.plot([0, highest], [shift, highest + shift], color="grey", linewidth=0.6, ls=":")
+    axes.set_xlabel("loss predicted from eta, %")
+    axes.set_ylabel("loss measured, %")
+    axes.set_title(f"Throughput lost to skew, {state}; dotted: four points")
+    _legend(axes)
+    return _save(figure, axes, record, directory / f"ladder_skew_{state}.png")
+
+
+def _legend(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _save(figure: Any, axes: Any, record: Mapping[str, Any], path: Path) -> Path:
+    device, source = record["device"], record["source"]
+    commit = (source["commit"] or "unknown commit")[:10] + (" (dirty)" if source["dirty"] else "")
+    origin = f"{device['name']}, driver {device['driver'] or '?'}, {commit}, {record['date'][:10]}"
+    figure.text(0.995, 0.005, origin, ha="right", va="bottom", fontsize=6, color="grey")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.tight_layout(rect=(0, 0.02, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    _pyplot().close(figure)
+    return path
+
+
+def _pyplot() -> Any:
+    try:
+        matplotlib = import_module("matplotlib")
+    except ImportError as error:
+        raise GemmjitError(
+            'plot: matplotlib is missing. pip install "gemmjit[notebook]", or leave out --plot'
+        ) from error
+    matplotlib.use("Agg")
+    return import_module("matplotlib.pyplot")
