@@ -12,7 +12,7 @@ from makers import PLAIN, Layout, Maker, Placed
 import gemmjit
 
 #: Executors that NumPy calls are tested with (GEMMJIT_EXECUTOR).
-EXECUTORS = ("reference",)
+EXECUTORS = ("reference", "emulator")
 
 #: Rows per group, by name; every edge that a grouping can have.
 GROUPINGS: dict[str, tuple[int, ...]] = {
