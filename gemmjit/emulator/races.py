@@ -4,9 +4,9 @@ Three things are tracked, in granules of 16 bytes and by warp:
 
 * *dirty*: written through the generic proxy, and by which warps that write has been seen in the
   order of barriers. `fence.proxy.async` of such a warp makes the granule
-* *fenced*: visible to the asynchronous proxy, for the warps ordered behind that fence. A bulk copy
-  or wgmma that reads a dirty granule, or one fenced by a warp that the issuer is not ordered
-  behind, is a race.
+* *fenced*: visible to the asynchronous proxy, for that warp and the warps ordered behind it. A
+  bulk copy or wgmma that reads a dirty granule, or one fenced by a warp that the issuer is not
+  ordered behind, is a race.
 * *in flight*: being written, or read, by an asynchronous operation that has not completed. Any
   conflicting access is a race (policies `lazy` and `random`; `eager` has nothing in flight).
 
@@ -209,12 +209,12 @@ class RaceTracker:
     def _check_fences(
         self, grid: Grid, tracks: _Tracks, units: Array, warps: Sequence[int]
     ) -> None:
-        dirty = tracks.dirty[units]
-        if dirty.any():
-            self._unfenced(grid, units, dirty, "the asynchronous copy or product")
+        dirty, fenced = tracks.dirty[units], tracks.fenced[units]
+        unfenced = np.where(fenced == 0, dirty, np.uint32(0))
+        if unfenced.any():
+            self._unfenced(grid, units, unfenced, "the asynchronous copy or product")
         per_block = grid.space.threads // WARP
         mine = np.uint32(sum(1 << (w % per_block) for w in warps))
-        fenced = tracks.fenced[units]
         unordered = (fenced != 0) & ((fenced & mine) != mine)
         if unordered.any():
             first = int(np.flatnonzero(unordered.reshape(-1))[0])
@@ -245,10 +245,11 @@ class RaceTracker:
                 continue
             span = slice(slot * _GRANULES, (slot + 1) * _GRANULES)
             dirty, fenced = tracks.dirty[span], tracks.fenced[span]
+            # The fence may stand on either side of the barrier: a granule stays dirty for the
+            # warps that have not fenced it.
             seen = dirty & bits
             chosen = np.flatnonzero(seen)
-            fenced[chosen] = seen[chosen]
-            dirty[chosen] = 0
+            fenced[chosen] |= seen[chosen]
 
     # -- order ------------------------------------------------------------------------------
 
@@ -279,7 +280,9 @@ class RaceTracker:
         for table in (dirty, fenced):
             table[np.flatnonzero(table & np.uint32(before))] |= np.uint32(after)
         # What everybody has seen needs no more tracking.
-        fenced[(fenced & np.uint32(everybody)) == np.uint32(everybody)] = 0
+        done = (fenced & np.uint32(everybody)) == np.uint32(everybody)
+        dirty[done] = 0
+        fenced[done] = 0
         if not (dirty.any() or fenced.any()):
             tracks.marked.discard(slot)
 

@@ -211,6 +211,29 @@ def test_misuses_are_found(misuse, policy):
         run(program(body), source, policy=policy)
 
 
+@pytest.mark.parametrize(("policy", "seed"), [*POLICIES, *(("random", s) for s in range(3, 12))])
+def test_the_proxy_fence_may_stand_behind_the_barrier(policy, seed):
+    source, exact = operands(4)
+    ptx = program(f"{FENCE} {product('0')} {COMMIT} {WAIT}")
+    before, after = "fence.proxy.async;\nbar.sync 0;", "bar.sync 0;\nfence.proxy.async;"
+    assert before in ptx
+    got, _ = run(ptx.replace(before, after), source, policy=policy, seed=seed)
+    np.testing.assert_array_equal(matrix_of(got), exact)
+
+
+@pytest.mark.parametrize(("policy", "seed"), POLICIES)
+def test_a_proxy_fence_of_one_warp_is_not_enough(policy, seed):
+    source, _ = operands(4)
+    ptx = program(f"{FENCE} {product('0')} {COMMIT} {WAIT}")
+    fences = "fence.proxy.async;\nbar.sync 0;"
+    for instead, reason in (
+        ("bar.sync 0;", "fence.proxy.async is missing"),
+        ("bar.sync 0;\nsetp.lt.u32 %p3, %tid, 32;\n@%p3 fence.proxy.async;", "no barrier orders"),
+    ):
+        with pytest.raises(RaceError, match=reason):
+            run(ptx.replace(fences, instead), source, policy=policy, seed=seed)
+
+
 def test_two_warpgroups_and_two_blocks():
     source, exact = operands(3)
     body = f"{FENCE} {product('0')} {COMMIT} {WAIT}"
