@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 OLD_VENV  := .venv-nvrtc130
 OLD_READY := $(OLD_VENV)/.ready
 
-.PHONY: demo test test-nvrtc130 check format clean
+.PHONY: demo test test-nvrtc130 check format docs clean
 
 demo: $(READY)
 	$(BIN)/gemmjit demo
@@ -30,6 +30,9 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf $(VENV) $(OLD_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \

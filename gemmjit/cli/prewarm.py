@@ -8,17 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gemmjit.arch import Arch
+from gemmjit.arch import Arch, targets_for
+from gemmjit.build import CompiledKernel, build
 from gemmjit.cache import Key, current_layers
 from gemmjit.cli import choices
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.errors import CacheError, CompileError
 from gemmjit.kernels import kernel as find_kernel
-from gemmjit.ops.toolkit import LaunchableKernel, compile
+from gemmjit.kernels.tile_list import TileListSpec
+from gemmjit.ops.toolkit import compile
 
 __all__ = ["add_arguments", "run"]
 
 _SWITCH = "GEMMJIT_DISABLE_JIT"
+
+#: The kernel that builds tile lists: it has neither tile nor variant.
+TILE_LIST = "tile_list"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile for every architecture, and make sure that the cache has the results."""
-    kernel = find_kernel(arguments.kernel)
-    config = choices.tile(kernel, [arguments.config])
     archs = choices.arch_list(arguments.arch)
     with _compiling_allowed():
-        built = [compile(kernel.name, config, arch, **arguments.variant) for arch in archs]
+        if arguments.kernel == TILE_LIST:
+            built, shipped = [build(TileListSpec(targets_for(arch)[0])) for arch in archs], True
+        else:
+            kernel = find_kernel(arguments.kernel)
+            config = choices.tile(kernel, [arguments.config])
+            shipped = config in kernel.shipped_configs()
+            built = [compile(kernel.name, config, arch, **arguments.variant) for arch in archs]
     rows = [_row(arch, one) for arch, one in zip(archs, built, strict=True)]
     if arguments.json:
         print_json({"kernels": rows})
@@ -48,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         head = ("arch", "target", "kernel", "registers", "spills B", "ms", "from cache")
         print_table(head, [list(row.values())[: len(head)] for row in rows])
     for one in built:
-        if one.spills and config in kernel.shipped_configs():
+        if one.spills and shipped:
             raise CompileError(
                 f"{one.entry} for {one.target}: expected no spills of a tile that is shipped; "
                 f"got {one.spills} bytes. Lower min_blocks_per_sm",
@@ -69,7 +78,7 @@ def _compiling_allowed() -> Iterator[None]:
             os.environ[_SWITCH] = kept
 
 
-def _row(arch: Arch, kernel: LaunchableKernel) -> dict[str, Any]:
+def _row(arch: Arch, kernel: CompiledKernel) -> dict[str, Any]:
     layers = current_layers()
     key = Key(kernel.target.name, kernel.entry, kernel.identity)
     if layers.find(key, kernel.nvrtc_version, any_version=True) is None:

@@ -439,6 +439,19 @@ def test_every_prewarm_command_is_understood(name, empty_cache, capsys):
     assert row["identity"] == kernel.identity
 
 
+def test_the_kernel_that_builds_tile_lists_can_be_prewarmed(empty_cache, monkeypatch, capsys):
+    from gemmjit.kernels.tile_list import TileListSpec
+
+    spec = TileListSpec(Arch.parse("sm_90a"))
+    monkeypatch.setenv("GEMMJIT_DISABLE_JIT", "1")
+    with pytest.raises(MissingKernelError) as error:
+        build.build(spec)
+    argv = shlex.split(str(error.value).partition("Compile it beforehand: ")[2])[1:]
+    (row,) = run_json(capsys, *argv)["kernels"]
+    build.clear_memory()
+    assert build.build(spec).identity == row["identity"]
+
+
 def test_prewarm_serves_several_architectures(empty_cache, capsys):
     argv = ["prewarm", "--kernel", "k0", "--arch", "sm_75,sm_90,sm_100f"]
     rows = run_json(capsys, *argv)["kernels"]

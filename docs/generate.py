@@ -1,0 +1,147 @@
+"""Write the reference pages that come from the code: ``python docs/generate.py``.
+
+The tests compare the pages with what this would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gemmjit
+from gemmjit import env, errors
+from gemmjit.compiled import CompiledKernel
+from gemmjit.ops.toolkit import LaunchableKernel
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Written by docs/generate.py from the code; edit the docstrings instead. -->\n"
+
+
+def pages() -> dict[Path, str]:
+    """Return the text of each page by its path."""
+    folder = HERE / "reference"
+    return {
+        folder / "api.md": _api(),
+        folder / "environment.md": _environment(),
+        folder / "errors.md": _errors(),
+    }
+
+
+def _environment() -> str:
+    rows = "".join(f"| `{v.name}` | {v.default} | {v.help} |\n" for v in env.VARIABLES)
+    return (
+        f"{NOTE}\n# Environment variables\n\n"
+        "A variable is read when it is needed, never at import. Empty means the default. Switches "
+        "are on\nfor 1, true, yes and on.\n\n"
+        f"| variable | default | what it does |\n|---|---|---|\n{rows}"
+    )
+
+
+def _errors() -> str:
+    doc = inspect.getdoc(errors) or ""
+    tree = "\n".join(line[4:] for line in doc.splitlines() if line.startswith("    "))
+    parts = [f"{NOTE}\n# Errors\n\n"]
+    parts.append(
+        "Every exception that gemmjit raises on purpose derives from "
+        "`gemmjit.errors.GemmjitError`. A message\nnames the argument, what was expected, what was "
+        "given, and what to do about it."
+        f"\n\n```text\n{tree}\n```\n"
+    )
+    for name in errors.__all__:
+        parts.append(f"\n## `{name}`\n\n{_block(getattr(errors, name))}")
+    return "".join(parts)
+
+
+def _api() -> str:
+    parts = [f"{NOTE}\n# API\n\nEverything public, as `import gemmjit` gives it.\n"]
+    modules = []
+    for name in sorted(n for n in gemmjit.__all__ if not n.startswith("_")):
+        value = getattr(gemmjit, name)
+        if isinstance(value, ModuleType):
+            modules.append((name, value))
+        else:
+            parts.append(_entry(f"gemmjit.{name}", value))
+    parts.append(_entry("LaunchableKernel", LaunchableKernel, "What `gemmjit.compile` returns.\n"))
+    for name, module in modules:
+        if name == "errors":
+            continue
+        parts.append(f"\n## `gemmjit.{name}`\n\n{_summary(module)}\n")
+        for member in module.__all__:
+            parts.append(_entry(f"gemmjit.{name}.{member}", getattr(module, member), level=3))
+    return "".join(parts)
+
+
+def _entry(name: str, value: Any, text: str = "", level: int = 2) -> str:
+    head = f"\n{'#' * level} `{name}`\n\n{text}"
+    if inspect.isclass(value):
+        members = ""
+        for member, one in _members(value):
+            title = f"{name.split('.')[-1]}.{member}"
+            members += f"\n{'#' * (level + 1)} `{title}`\n\n{_call(member, one)}{_block(one)}"
+        return head + _block(value) + members
+    return head + _call(name, value) + _block(value)
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods and properties that are documented in the class or its bases."""
+    stop = {CompiledKernel} if kind is LaunchableKernel else set()
+    for member, one in sorted(inspect.getmembers_static(kind)):
+        if member.startswith("_") or any(member in vars(base) for base in stop):
+            continue
+        function = one.__func__ if isinstance(one, classmethod | staticmethod) else one
+        function = function.fget if isinstance(function, property) else function
+        if inspect.isfunction(function) and function.__doc__:
+            yield member, one
+
+
+def _call(name: str, value: Any) -> str:
+    function = value.__func__ if isinstance(value, classmethod) else value
+    if isinstance(function, property) or inspect.isclass(function):
+        return ""
+    signature = inspect.signature(function)
+    shown = [
+        p.replace(
+            annotation=p.empty, default=p.default if p.default is p.empty else _Text(p.default)
+        )
+        for p in signature.parameters.values()
+        if p.name not in ("self", "cls")
+    ]
+    bare = signature.replace(parameters=shown, return_annotation=inspect.Signature.empty)
+    return f"```python\n{name.split('.')[-1]}{bare}\n```\n\n"
+
+
+class _Text:
+    """A default as a reader wants to see it: element types by their names."""
+
+    def __init__(self, value: Any) -> None:
+        self.text = str(value) if type(value).__name__ == "DType" else repr(value)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _block(value: Any) -> str:
+    function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    doc = inspect.getdoc(function) or ""
+    doc = re.sub(r" +# doctest: \+SKIP", "", doc)
+    return f"```text\n{doc}\n```\n"
+
+
+def _summary(module: ModuleType) -> str:
+    return (inspect.getdoc(module) or "").split("\n\n")[0]
+
+
+def main() -> None:
+    """Write every page."""
+    for path, text in pages().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(HERE.parent))
+
+
+if __name__ == "__main__":
+    main()
