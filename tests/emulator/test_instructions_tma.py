@@ -138,6 +138,13 @@ def test_cache_hints_and_destinations_in_the_block():
         np.testing.assert_array_equal(smem[0], loaded(MATRIX, tensor, (3, 4)))
 
 
+def test_a_parameter_address_taken_in_32_bits():
+    tensor = tensor_bytes(1)
+    take = "mov.b32 %r6, map; cvt.u64.u32 %m, %r6; cvta.param.u64 %m, %m;\n"
+    smem, _ = run(program(take + expect(2048) + load() + WAIT), MATRIX, tensor, (3, 4))
+    np.testing.assert_array_equal(smem[0], loaded(MATRIX, tensor, (3, 4)))
+
+
 def test_one_dimension_and_three():
     tensor = tensor_bytes(2)
     one = TensorMap(element_type=ElementType.UINT8, dims=(1000,), strides=(), box=(256,))
