@@ -71,7 +71,7 @@ def _shift(operands: Operands, found: Instruction) -> Step:
     arithmetic = kind.kind == "s" and found.opcode == "shr"
     width, dtype = np.uint32(kind.bits), kind.dtype
 
-    def run(x: Array, n: Array) -> Array:
+    def run(x: Array, n: Array) -> Any:
         count = np.minimum(n, width - np.uint32(1)).astype(dtype)
         shifted = ufunc(x, count)
         return shifted if arithmetic else np.where(n >= width, dtype.type(0), shifted)
@@ -162,12 +162,20 @@ def _bfe(operands: Operands, found: Instruction) -> Step:
         count = (n & np.uint32(255)).astype(np.int64)
         value = x.astype(np.uint64) & np.uint64((1 << bits) - 1)
         field = np.where(pos < 64, value >> np.minimum(pos, 63).astype(np.uint64), np.uint64(0))
-        mask = np.where(count >= 64, ~np.uint64(0), (np.uint64(1) << np.minimum(count, 63).astype(np.uint64)) - np.uint64(1))
+        mask = np.where(
+            count >= 64,
+            ~np.uint64(0),
+            (np.uint64(1) << np.minimum(count, 63).astype(np.uint64)) - np.uint64(1),
+        )
         field = field & mask
         if signed:
             # The sign comes from the field's top bit, or from the source's when it runs past it.
             top = np.minimum(pos + count - 1, bits - 1)
-            sign = np.where(count > 0, value >> np.maximum(top, 0).astype(np.uint64) & np.uint64(1), np.uint64(0))
+            sign = np.where(
+                count > 0,
+                value >> np.maximum(top, 0).astype(np.uint64) & np.uint64(1),
+                np.uint64(0),
+            )
             valid = np.minimum(count, np.maximum(bits - pos, 0))
             extend = ~((np.uint64(1) << np.minimum(valid, 63).astype(np.uint64)) - np.uint64(1))
             extend = np.where(valid >= 64, np.uint64(0), extend)
@@ -187,7 +195,11 @@ def _bfi(operands: Operands, found: Instruction) -> Step:
     def run(x: Array, y: Array, p: Array, n: Array) -> Array:
         pos = (p & np.uint32(255)).astype(np.uint64)
         count = (n & np.uint32(255)).astype(np.uint64)
-        ones = np.where(count >= 64, ~np.uint64(0), (np.uint64(1) << np.minimum(count, 63).astype(np.uint64)) - np.uint64(1))
+        ones = np.where(
+            count >= 64,
+            ~np.uint64(0),
+            (np.uint64(1) << np.minimum(count, 63).astype(np.uint64)) - np.uint64(1),
+        )
         inside = pos < bits
         shift = np.minimum(pos, np.uint64(63))
         mask = np.where(inside, ones << shift, np.uint64(0))
@@ -227,7 +239,7 @@ def _brev(operands: Operands, found: Instruction) -> Step:
     return Map(run, (source,), operands.destination(found.operands[0], kind.name))
 
 
-def _top_bit(values: Array) -> Array:
+def _top_bit(values: Array) -> Any:
     """Index of the highest set bit of unsigned values, -1 for zero."""
     wide = values.astype(np.uint64)
     result = np.full(wide.shape, -1, np.int64)
@@ -251,7 +263,7 @@ def _count(operands: Operands, found: Instruction) -> Step:
         return Map(lambda a: (bits - 1 - _top_bit(a)).astype(np.uint32), (source,), out)
     amount = "shiftamt" in found.mods
 
-    def run(a: Array) -> Array:
+    def run(a: Array) -> Any:
         # For signed values: the highest bit that differs from the sign.
         value = np.where(a < 0, ~a, a) if kind.kind == "s" else a
         top = _top_bit(value.view(f"u{bits // 8}") if value.flags.c_contiguous else value)
@@ -271,7 +283,7 @@ def _fns(operands: Operands, found: Instruction) -> Step:
         if n == 0:
             return b if m >> b & 1 else -1
         step, left = (1, n) if n > 0 else (-1, -n)
-        at = b if n > 0 else b
+        at = b
         while 0 <= at < 32:
             if m >> at & 1:
                 left -= 1
@@ -281,7 +293,9 @@ def _fns(operands: Operands, found: Instruction) -> Step:
         return -1
 
     def run(m: Array, b: Array, n: Array) -> Array:
-        flat = zip(m.reshape(-1).tolist(), b.reshape(-1).tolist(), n.reshape(-1).tolist(), strict=True)
+        flat = zip(
+            m.reshape(-1).tolist(), b.reshape(-1).tolist(), n.reshape(-1).tolist(), strict=True
+        )
         return np.array([one(*v) for v in flat], np.int32).view(np.uint32).reshape(m.shape)
 
     return Map(run, (mask, base, offset), operands.destination(found.operands[0], "b32"))
@@ -305,5 +319,3 @@ def _szext(operands: Operands, found: Instruction) -> Step:
         return np.where(width == 0, 0, moved).astype(x.dtype)
 
     return Map(run, (a, n), operands.destination(found.operands[0], kind.name))
-
-

@@ -65,7 +65,12 @@ def _basic(operands: Operands, found: Instruction) -> Step:
         raise reject(found)
     if found.opcode == "mul":
         plain: Any = np.multiply
-        return _finish(operands, found, lambda a, b: float_math.multiply(a, b, mode), plain if mode == "rn" else None)
+        return _finish(
+            operands,
+            found,
+            lambda a, b: float_math.multiply(a, b, mode),
+            plain if mode == "rn" else None,
+        )
     plain = np.add if found.opcode == "add" else np.subtract
     sign = 1 if found.opcode == "add" else -1
 

@@ -18,10 +18,14 @@ __all__ = ["integer_binary", "integer_multiply", "integer_unary"]
 Array = npt.NDArray[Any]
 
 
-def _divide(a: Array, b: Array) -> Array:
+def _divide(a: Array, b: Array) -> Any:
     if a.dtype.kind == "u":
         # A zero divisor is unspecified by the manual; hardware gives all ones.
-        return np.where(b == 0, a.dtype.type(-1 & (2 ** (8 * a.dtype.itemsize) - 1)), a // np.where(b, b, b.dtype.type(1)))
+        return np.where(
+            b == 0,
+            a.dtype.type(-1 & (2 ** (8 * a.dtype.itemsize) - 1)),
+            a // np.where(b, b, b.dtype.type(1)),
+        )
     safe = np.where(b == 0, b.dtype.type(1), b)
     quotient = np.floor_divide(a, safe)
     inexact = (quotient * safe != a) & ((a < 0) != (safe < 0))
@@ -81,7 +85,7 @@ def _halves(values: Array, dtype: Any) -> Array:
 
 
 def integer_multiply(operands: Operands, found: Instruction) -> Step:
-    """mul and mad on integers: lo, hi, wide."""
+    """Build mul and mad on integers: lo, hi, wide."""
     kind = found.mods[-1]
     info = type_of(kind)
     a, b = (operands.source(o, kind) for o in found.operands[1:3])
@@ -118,8 +122,8 @@ def integer_multiply(operands: Operands, found: Instruction) -> Step:
     return Map(high_add, (a, b, c), out)
 
 
-def _high(a: Array, b: Array) -> Array:
-    """The upper half of the full product."""
+def _high(a: Array, b: Array) -> Any:
+    """Return the upper half of the full product."""
     bits = 8 * a.dtype.itemsize
     if bits < 64:
         double = np.dtype(f"{a.dtype.kind}{a.dtype.itemsize * 2}")
@@ -131,7 +135,11 @@ def _high(a: Array, b: Array) -> Array:
     other = al * bh + (middle & low)
     high = ah * bh + (middle >> shift) + (other >> shift)
     if a.dtype.kind == "i":
-        high = high - np.where(a < 0, ub, 0).astype(np.uint64) - np.where(b < 0, ua, 0).astype(np.uint64)
+        high = (
+            high
+            - np.where(a < 0, ub, 0).astype(np.uint64)
+            - np.where(b < 0, ua, 0).astype(np.uint64)
+        )
     return high.astype(a.dtype)
 
 
@@ -190,12 +198,12 @@ def _madc(operands: Operands, found: Instruction) -> Step:
     return integer_multiply(operands, found)
 
 
-def _abs(a: Array) -> Array:
+def _abs(a: Array) -> Any:
     return np.abs(a)
 
 
 def integer_unary(operands: Operands, found: Instruction) -> Step:
-    """abs and neg on integers."""
+    """Build abs and neg on integers."""
     kind = found.mods[-1]
     a = operands.source(found.operands[1], kind)
     out = operands.destination(found.operands[0], kind)
@@ -240,7 +248,7 @@ def _dp4a(operands: Operands, found: Instruction) -> Step:
     out = operands.destination(found.operands[0], "s32" if signed else "u32")
     bytes_of = ["i1" if t == "s32" else "u1" for t in types]
 
-    def run(x: Array, y: Array, z: Array) -> Array:
+    def run(x: Array, y: Array, z: Array) -> Any:
         xs = np.ascontiguousarray(x)[..., None].view(bytes_of[0]).astype(np.int64)
         ys = np.ascontiguousarray(y)[..., None].view(bytes_of[1]).astype(np.int64)
         return (z + (xs * ys).sum(-1)).astype(z.dtype)
@@ -257,7 +265,7 @@ def _dp2a(operands: Operands, found: Instruction) -> Step:
     c = operands.source(found.operands[3], "s32" if signed else "u32")
     out = operands.destination(found.operands[0], "s32" if signed else "u32")
 
-    def run(x: Array, y: Array, z: Array) -> Array:
+    def run(x: Array, y: Array, z: Array) -> Any:
         xs = np.ascontiguousarray(x)[..., None].view("i2" if types[0] == "s32" else "u2")
         ys = np.ascontiguousarray(y)[..., None].view("i1" if types[1] == "s32" else "u1")
         ys = ys[..., :2] if low else ys[..., 2:]

@@ -40,7 +40,7 @@ _INTEGER: dict[str, Callable[..., Any]] = {
 
 
 def reduction_function(operation: str, kind: str) -> Callable[[Array, Array], Array]:
-    """`new = f(old, operand)` on the storage type of a PTX type.
+    """Return `new = f(old, operand)` on the storage type of a PTX type.
 
     Parameters
     ----------

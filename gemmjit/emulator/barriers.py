@@ -1,5 +1,7 @@
-"""Execution barriers of a block and of a cluster: bar, barrier, barrier.cluster
-(PTX ISA 9.7.13.1 to 9.7.13.4)."""
+"""Execution barriers of a block and of a cluster: bar, barrier, barrier.cluster.
+
+PTX ISA 9.7.13.1 to 9.7.13.4.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ class NamedBarriers:
         """Let lanes arrive; those that need not wait (any more) are returned."""
         if counts is None and waits and reduce is None and not self.pending:
             alive = self.grid.alive
-            blocks = lanes.mask.any(1)
+            blocks: Array = np.any(lanes.mask, axis=1)
             if not (alive[blocks] & ~lanes.mask[blocks]).any() and (numbers < _NUM_BARRIERS).all():
                 self.grid.machine.races.block_barrier(self.grid, blocks)
                 return lanes
@@ -100,8 +102,8 @@ class NamedBarriers:
         entry.threads += self._threads(slot, mask)
         if count is not None and entry.threads > count:
             raise BarrierFault(
-                f"barrier {number} of {self.grid.block_name(slot)}: {entry.threads} threads arrive, "
-                f"expected {count}"
+                f"barrier {number} of {self.grid.block_name(slot)}: {entry.threads} threads "
+                f"arrive, expected {count}"
             )
         if reduce is not None:
             reduce(entry, lanes)
@@ -142,16 +144,16 @@ class NamedBarriers:
                 self._complete(key, entry, None)
 
     def describe(self) -> list[str]:
-        """What is waited for, for a deadlock report."""
+        """Return what is waited for, for a deadlock report."""
         lines = []
         for (slot, number), entry in self.pending.items():
             wanted = entry.count or int(self.grid.alive[slot].sum())
             where = sorted({self.grid.program.describe(pc) for pc, _ in entry.waiters})
-            warps = sorted({int(w) for _, l in entry.waiters for w in l.warp_ids})
-            per_block = self.grid.space.threads // WARP
+            found = sorted({int(w) for _, lanes in entry.waiters for w in lanes.warp_ids})
+            warps = [w % (self.grid.space.threads // WARP) for w in found]
             lines.append(
                 f"{self.grid.block_name(slot)}: barrier {number}: {entry.threads} of {wanted} "
-                f"threads arrived; warps {[w % per_block for w in warps]} wait at {'; '.join(where)}"
+                f"threads arrived; warps {warps} wait at {'; '.join(where)}"
             )
         return lines
 
@@ -183,7 +185,10 @@ class ClusterBarriers:
         self.arrived |= mask
         groups = np.flatnonzero(mask.any((1, 2)))
         size = self.grid.cluster_size
-        lanes.put(self.lane_phase, lanes.get(np.repeat(self.phase, size)[:, None] + 1 + 0 * self.lane_phase))
+        lanes.put(
+            self.lane_phase,
+            lanes.get(np.repeat(self.phase, size)[:, None] + 1 + 0 * self.lane_phase),
+        )
         for group in groups:
             self._complete(int(group))
 
@@ -226,7 +231,7 @@ class ClusterBarriers:
             self._complete(int(group))
 
     def describe(self) -> list[str]:
-        """What is waited for, for a deadlock report."""
+        """Return what is waited for, for a deadlock report."""
         lines = []
         size = self.grid.cluster_size
         for group, entries in self.waiters.items():
@@ -269,7 +274,7 @@ def _arrive(operands: Operands, found: Instruction) -> Step:
 @instruction("bar.red", "bar.cta.red", "barrier.red", "barrier.cta.red")
 def _red(operands: Operands, found: Instruction) -> Step:
     operation, kind = found.mods[-2], found.mods[-1]
-    if "aligned" == operation:
+    if operation == "aligned":
         raise reject(found)
     result = operands.destination(found.operands[0], "pred" if kind == "pred" else "u32")
     numbers = operands.source(found.operands[1], "u32")

@@ -120,7 +120,7 @@ class BulkGroups:
                 del self._committed[lane]
 
     def unwaited(self, slot: int) -> int | None:
-        """A thread of an ending block that has not waited for its stores; None if all have."""
+        """Return a thread of an ending block that has not waited for its stores, or None."""
         threads = self.grid.space.threads
         found = None
         for lane in [lane for lane in self._unread if lane // threads == slot]:

@@ -29,7 +29,7 @@ _LOGIC: dict[str, np.ufunc] = {
 
 
 def _comparison(found: Instruction, name: str, kind: str) -> Callable[..., Any]:
-    """The comparison of values; unordered float forms are true for NaN."""
+    """Return the comparison of values; unordered float forms are true for NaN."""
     if type_of(kind).kind != "f":
         if name not in _ORDERED:
             raise reject(found)
@@ -127,7 +127,9 @@ def _set(operands: Operands, found: Instruction) -> Step:
     pair = kind.endswith("x2")
     base_kind = kind.removesuffix("x2")
     compare = _comparison(found, name, "f32" if pair else kind)
-    one = {"f32": 1.0, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80}.get(result, -1)
+    one: Any = {"f32": 1.0, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80}.get(
+        result, -1
+    )
 
     def run(x: Array, y: Array, *c: Array) -> Array:
         if pair or base_kind in ("f16", "bf16"):
@@ -164,4 +166,8 @@ def _slct(operands: Operands, found: Instruction) -> Step:
     kind, by = found.mods[-2], found.mods[-1]
     a, b = (operands.source(o, kind) for o in found.operands[1:3])
     c = operands.source(found.operands[3], by)
-    return Map(lambda x, y, z: np.where(z >= 0, x, y), (a, b, c), operands.destination(found.operands[0], kind))
+    return Map(
+        lambda x, y, z: np.where(z >= 0, x, y),
+        (a, b, c),
+        operands.destination(found.operands[0], kind),
+    )

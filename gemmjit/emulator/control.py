@@ -10,7 +10,15 @@ import numpy.typing as npt
 from gemmjit.emulator.dispatch import instruction, reject
 from gemmjit.emulator.faults import Trap
 from gemmjit.emulator.lanes import LaneSet
-from gemmjit.emulator.module import Function, Instruction, Operand, Register, Symbol, Variable, Vector
+from gemmjit.emulator.module import (
+    Function,
+    Instruction,
+    Operand,
+    Register,
+    Symbol,
+    Variable,
+    Vector,
+)
 from gemmjit.emulator.operands import Operands
 from gemmjit.emulator.printf import print_formatted
 from gemmjit.emulator.ptx_types import PTX_TYPES
@@ -74,7 +82,7 @@ class Call:
         self._copies: dict[tuple[str, str], list[Copy]] = {}
 
     def arguments(self, function: Function) -> list[Copy]:
-        """Copies from the caller's arguments to the parameters of `function`."""
+        """Return copies from the caller's arguments to the parameters of `function`."""
         key = ("arguments", function.name)
         if key not in self._copies:
             pairs = zip(self._arguments, function.params, strict=True)
@@ -82,7 +90,7 @@ class Call:
         return self._copies[key]
 
     def results(self, function: Function) -> list[Copy]:
-        """Copies from the results of `function` to where the caller wants them."""
+        """Return copies from the results of `function` to where the caller wants them."""
         key = ("results", function.name)
         if key not in self._copies:
             pairs = zip(self._results, function.returns, strict=True)
@@ -107,7 +115,7 @@ class Call:
 
 
 def parameter_bytes(operands: Operands, variable: Variable) -> Array:
-    """A call's `.param` variable in every thread's local memory: `[blocks, threads, nbytes]`."""
+    """Return a call's `.param` variable in all local memories, `[blocks, threads, nbytes]`."""
     grid = operands.grid
     local = grid.local.data.reshape(*operands.shape, grid.local_stride)
     return local[:, :, variable.offset : variable.offset + variable.nbytes]
@@ -161,7 +169,8 @@ def _builtin(
         return vprintf
     if name == "__assertfail":
         message, file, line = (
-            parameter(item, code) for item, code in zip(arguments[:3], ("i8", "i8", "u4"), strict=True)
+            parameter(item, code)
+            for item, code in zip(arguments[:3], ("i8", "i8", "u4"), strict=True)
         )
 
         def assertfail(lanes: LaneSet) -> None:
@@ -174,5 +183,3 @@ def _builtin(
 
         return assertfail
     raise reject(found, f"function {name} has no body and is not provided")
-
-

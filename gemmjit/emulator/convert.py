@@ -28,7 +28,7 @@ _NARROW = {
 
 
 def _bits_type(name: str) -> str:
-    """The untyped type of the container."""
+    """Return the untyped type of the container."""
     return f"b{max(type_of(name).bits, 8)}"
 
 
@@ -53,8 +53,15 @@ def _integers(operands: Operands, found: Instruction, to: str, source: str) -> S
     narrow = type_of(to).dtype
     if "sat" in found.mods:
         limits = np.iinfo(narrow)
-        low, high = max(limits.min, np.iinfo(row.dtype).min), min(limits.max, np.iinfo(row.dtype).max)
-        return Map(lambda a: np.clip(a, row.dtype.type(low), row.dtype.type(high)).astype(narrow), (row,), out)
+        low, high = (
+            max(limits.min, np.iinfo(row.dtype).min),
+            min(limits.max, np.iinfo(row.dtype).max),
+        )
+        return Map(
+            lambda a: np.clip(a, row.dtype.type(low), row.dtype.type(high)).astype(narrow),
+            (row,),
+            out,
+        )
     if out.dtype.itemsize > narrow.itemsize:
         # Narrow first, then extend into the wider register.
         return Map(lambda a: a.astype(narrow), (row,), out)
@@ -87,7 +94,10 @@ def _to_integer(operands: Operands, found: Instruction, to: str, source: str) ->
             values = float_math.flush(values)
         whole = _INTEGER_ROUNDINGS[rounding](values.astype(np.float64))
         # Out of range clamps, NaN gives 0; 2**63 and 2**64 - 1 are not exact in f64.
-        below, above = whole < limits.min, whole >= float(limits.max) + (1 if dtype.itemsize < 8 else 0)
+        below, above = (
+            whole < limits.min,
+            whole >= float(limits.max) + (1 if dtype.itemsize < 8 else 0),
+        )
         safe = np.where(below | above | np.isnan(whole), 0.0, whole)
         result = safe.astype(dtype)
         result = np.where(below, dtype.type(limits.min), result)
@@ -114,7 +124,9 @@ def _to_float(operands: Operands, found: Instruction, to: str, source: str) -> S
         if integral:
             values = _INTEGER_ROUNDINGS[integral](values)
         if sat:
-            values = float_math.saturate(values if values.dtype.kind == "f" else values.astype(np.float64))
+            values = float_math.saturate(
+                values if values.dtype.kind == "f" else values.astype(np.float64)
+            )
         result = convert(values)
         return float_math.flush(result) if ftz and to == "f32" else result
 
@@ -158,7 +170,7 @@ def _pairs(operands: Operands, found: Instruction, to: str, source: str) -> Step
         if len(rows) != 2 or isinstance(found.operands[1], Vector):
             raise reject(found)
 
-        def from_two(a: Array, b: Array) -> Array:
+        def from_two(a: Array, b: Array) -> Any:
             high, low = (
                 formats.encode(name, v, rounding, satfinite=satfinite, relu=relu).astype(out.dtype)
                 for v in (a, b)

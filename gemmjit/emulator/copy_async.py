@@ -1,5 +1,6 @@
-"""Non-bulk asynchronous copies: cp.async, its groups, cp.async.mbarrier.arrive
-(PTX ISA 9.7.9.25.3 and 9.7.13.15.17).
+"""Non-bulk asynchronous copies: cp.async, its groups, cp.async.mbarrier.arrive.
+
+PTX ISA 9.7.9.25.3 and 9.7.13.15.17.
 
 The copies belong to the generic proxy. Every thread has its own groups: a group is the copies since
 the last commit, and `wait_group n` waits for all but the newest n.
@@ -110,7 +111,7 @@ class AsyncCopies:
             engine.completed += 1
 
     def block_exited(self, slot: int) -> None:
-        """Copies must not outlive their block."""
+        """Check that no copy outlives its block."""
         threads = self.grid.space.threads
         for batch in self.batches:
             left = batch.lanes[batch.left] // threads == slot

@@ -26,8 +26,8 @@ Builder = Callable[["Operands", Instruction], Step]
 _BUILDERS: dict[str, Builder] = {}
 _MODULES = (
     "alu_integer", "alu_bits", "alu_float", "alu_half", "compare", "convert", "move", "load_store",
-    "atomics", "warp", "barriers", "control", "instructions_mbarrier", "copy_async", "bulk_groups", "copy_bulk",
-    "instructions_tma", "instructions_mma", "instructions_wgmma", "system",
+    "atomics", "warp", "barriers", "control", "instructions_mbarrier", "copy_async", "bulk_groups",
+    "copy_bulk", "instructions_tma", "instructions_mma", "instructions_wgmma", "system",
 )  # fmt: skip
 
 
@@ -49,18 +49,20 @@ def _load() -> None:
 
 
 def known_opcodes() -> list[str]:
-    """The registered prefixes, sorted."""
+    """Return the registered prefixes, sorted."""
     _load()
     return sorted(_BUILDERS)
 
 
-def reject(instruction: Instruction, what: str = "this form has no semantics") -> UnknownInstruction:
-    """The exception for a form that a builder does not know."""
+def reject(
+    instruction: Instruction, what: str = "this form has no semantics"
+) -> UnknownInstruction:
+    """Return the exception for a form that a builder does not know."""
     return UnknownInstruction(f"{instruction.name}: {what} in the emulator")
 
 
 def build_step(operands: Operands, found: Instruction) -> Step:
-    """The step of an instruction.
+    """Return the step of an instruction.
 
     Raises
     ------

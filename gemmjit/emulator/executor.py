@@ -22,7 +22,7 @@ from gemmjit.emulator.faults import Fault, MemoryFault
 from gemmjit.emulator.grid import Grid
 from gemmjit.emulator.machine import Machine
 from gemmjit.emulator.memory import DeviceMemory
-from gemmjit.emulator.module import Register, Variable
+from gemmjit.emulator.module import Variable
 from gemmjit.emulator.program import Program, link, target_number
 from gemmjit.emulator.ptx_types import PTX_TYPES
 from gemmjit.emulator.shared_memory import SPAN
@@ -42,8 +42,7 @@ _WAVE_LANES = 8192
 
 
 class TensorMapValue(bytes):
-    """The 128 bytes of a TensorMap argument in the emulator's own encoding
-    (:func:`gemmjit.emulator.tma.encode`)."""
+    """The 128 bytes of a TensorMap argument (:mod:`gemmjit.emulator.tensormap_object`)."""
 
 
 Argument = bytes | bytearray | memoryview | int | float | np.generic | Array
@@ -147,7 +146,7 @@ def emulate(
         Blocks that a device holds at once; by default as many as one wave takes.
     unwaited_stores : {"drain", "error"}
         A block may exit before its bulk stores have read shared memory: hardware drains them, and
-        known kernels rely on it. `"drain"` does that with a warning in the report, `"error"` raises.
+        known kernels rely on it. `"drain"` does so and leaves a warning, `"error"` raises.
     trace : gemmjit.emulator.trace.Trace, optional
         Receives a timeline.
 
@@ -263,9 +262,7 @@ def _pack_arguments(program: Program, args: Sequence[Argument]) -> Array:
     for parameter, value in zip(params, args, strict=True):
         raw = _argument_bytes(parameter, value)
         if len(raw) != parameter.nbytes:
-            raise Fault(
-                f"args: {parameter.name} has {parameter.nbytes} bytes, got {len(raw)}"
-            )
+            raise Fault(f"args: {parameter.name} has {parameter.nbytes} bytes, got {len(raw)}")
         packed[parameter.offset :][: parameter.nbytes] = np.frombuffer(raw, np.uint8)
     return packed
 
@@ -276,7 +273,9 @@ def _argument_bytes(parameter: Variable, value: Argument) -> bytes:
         size = parameter.nbytes
         return (int(value) & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
     if isinstance(value, float):
-        return np.array(value, kind.dtype if kind.dtype.kind == "f" else f"f{kind.nbytes}").tobytes()
+        return np.array(
+            value, kind.dtype if kind.dtype.kind == "f" else f"f{kind.nbytes}"
+        ).tobytes()
     if isinstance(value, np.ndarray | np.generic):
         return np.ascontiguousarray(value).tobytes()
     return bytes(value)
@@ -288,7 +287,7 @@ def _load_variables(program: Program, launch: KernelLaunch) -> dict[str, int]:
     addresses: dict[str, int] = {}
     fresh: list[Variable] = []
     for variable in program.variables:
-        if variable.space not in ("global", "const") or isinstance(variable, Register):
+        if variable.space not in ("global", "const"):
             continue
         key = (launch.ptx, variable.name)
         if key not in memory.module_symbols:
@@ -308,5 +307,7 @@ def _load_variables(program: Program, launch: KernelLaunch) -> dict[str, int]:
                 if name not in addresses:
                     raise MemoryFault(f"variable {variable.name}: initialiser {name} is not loaded")
                 value = addresses[name] + addend
-            place.data[offset : offset + size] = np.frombuffer(value.to_bytes(size, "little"), np.uint8)
+            place.data[offset : offset + size] = np.frombuffer(
+                value.to_bytes(size, "little"), np.uint8
+            )
     return addresses

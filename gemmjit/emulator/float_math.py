@@ -2,8 +2,8 @@
 
 NumPy rounds to nearest even. The other roundings, and fma, need the error of an operation: it is
 exact by the error-free transformations of Knuth (sum) and Dekker (product), and rounding to odd
-makes a second rounding harmless (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums",
-IEEE Trans. Computers 57, 2008).
+makes a second rounding harmless (Boldo and Melquiond, "Emulation of FMA and correctly rounded
+sums", IEEE Trans. Computers 57, 2008).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SPLITTER = 134217729.0  # 2**27 + 1
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """`a + b` in f64 and its error."""
+    """Return `a + b` in f64 and its error."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
 
 
 def two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """`a * b` in f64 and its error."""
+    """Return `a * b` in f64 and its error."""
     product = a * b
     ah, bh = a * _SPLITTER, b * _SPLITTER
     ah, bh = ah - (ah - a), bh - (bh - b)
@@ -72,7 +72,7 @@ def round_to_f32(value: Array, error: Array | float, mode: str) -> Array:
 
 
 def fma_f32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
-    """`a * b + c`, rounded once."""
+    """Return `a * b + c`, rounded once."""
     # The product of two f32 is exact in f64; the sum is rounded there a first time.
     product = np.multiply(a, b, dtype=np.float64)
     total = product + c
@@ -87,7 +87,7 @@ def fma_f32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
 
 
 def fma_f64(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
-    """`a * b + c`, rounded once (away from overflow and underflow of the product)."""
+    """Return `a * b + c`, rounded once (away from overflow and underflow of the product)."""
     high, low = two_product(a, b)
     special = ~np.isfinite(low)
     th, tl = two_sum(c, low)
@@ -100,7 +100,7 @@ def fma_f64(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
 
 
 def add(a: Array, b: Array, mode: str) -> Array:
-    """`a + b` in the type of the arrays."""
+    """Return `a + b` in the type of the arrays."""
     if mode == "rn":
         return a + b
     total, error = two_sum(a.astype(np.float64), b.astype(np.float64))
@@ -110,7 +110,7 @@ def add(a: Array, b: Array, mode: str) -> Array:
 
 
 def multiply(a: Array, b: Array, mode: str) -> Array:
-    """`a * b` in the type of the arrays."""
+    """Return `a * b` in the type of the arrays."""
     if mode == "rn":
         return a * b
     if a.dtype == np.float32:
@@ -119,8 +119,8 @@ def multiply(a: Array, b: Array, mode: str) -> Array:
 
 
 def divide(a: Array, b: Array, mode: str) -> Array:
-    """`a / b` in the type of the arrays."""
-    quotient = a / b
+    """Return `a / b` in the type of the arrays."""
+    quotient: Array = a / b
     if mode == "rn":
         return quotient
     # The sign of the remainder a - q b tells on which side of the quotient the true one lies.
@@ -130,8 +130,8 @@ def divide(a: Array, b: Array, mode: str) -> Array:
 
 
 def square_root(a: Array, mode: str) -> Array:
-    """The square root in the type of the array."""
-    root = np.sqrt(a)
+    """Return the square root in the type of the array."""
+    root: Array = np.sqrt(a)
     if mode == "rn":
         return root
     product, low = two_product(root.astype(np.float64), root.astype(np.float64))
@@ -143,6 +143,6 @@ def flush(values: Array) -> Array:
     return np.where(np.abs(values) < _F32_TINY, values * np.float32(0), values)
 
 
-def saturate(values: Array) -> Array:
+def saturate(values: Array) -> Any:
     """Clamp to [0, 1]; NaN becomes 0 (`.sat`)."""
     return np.where(values > 0, np.minimum(values, values.dtype.type(1)), values.dtype.type(0))

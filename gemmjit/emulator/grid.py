@@ -23,7 +23,11 @@ from gemmjit.emulator.shared_memory import SharedMemory
 from gemmjit.emulator.steps import Guard, Step
 
 if TYPE_CHECKING:
+    from gemmjit.emulator.barriers import ClusterBarriers, NamedBarriers
+    from gemmjit.emulator.copy_async import AsyncCopies
     from gemmjit.emulator.machine import Machine
+    from gemmjit.emulator.mbarrier import MBarriers
+    from gemmjit.emulator.scheduler import Scheduler
 
 __all__ = ["Grid"]
 
@@ -52,6 +56,13 @@ class Grid:
     slots : int
         How many blocks may be resident at once; a multiple of the cluster size.
     """
+
+    # The machine attaches these (`Machine.add`); they need the finished grid.
+    scheduler: Scheduler
+    bars: NamedBarriers
+    cluster_barriers: ClusterBarriers
+    mbarriers: MBarriers
+    async_copies: AsyncCopies
 
     def __init__(
         self,
@@ -101,7 +112,7 @@ class Grid:
     # -- instructions -----------------------------------------------------------------------
 
     def step(self, pc: int) -> Step:
-        """The step of an instruction, built at its first use."""
+        """Return the step of an instruction, built at its first use."""
         found = self._steps[pc]
         if found is None:
             instruction = self.program.instructions[pc]
@@ -118,7 +129,7 @@ class Grid:
         return found
 
     def guard(self, pc: int) -> Guard | None:
-        """The guard of an instruction whose step has been built."""
+        """Return the guard of an instruction whose step has been built."""
         return self._guards[pc]
 
     # -- blocks -----------------------------------------------------------------------------
@@ -178,7 +189,7 @@ class Grid:
         return found
 
     def parameter_bytes(self, address: int, nbytes: int) -> Array:
-        """A view of the kernel parameters at an offset."""
+        """Return a view of the kernel parameters at an offset."""
         if address < 0 or address + nbytes > len(self.params.data):
             raise MemoryFault(f"{nbytes} bytes at parameter offset {address} pass the parameters")
         return self.params.data[address : address + nbytes]
@@ -239,7 +250,7 @@ class Grid:
         return self._per_block[name]
 
     def converted_special(self, name: str, dtype: np.dtype[Any]) -> Array:
-        """A special register as another integer type."""
+        """Return a special register as another integer type."""
         row = self.specials[name]
         if name not in self._per_block:
             return row.astype(dtype)

@@ -33,7 +33,7 @@ def barrier_indices(operands: Operands, address: AddressRow, lanes: LaneSet) -> 
 
 
 def _barrier(operands: Operands, operand: Operand) -> Any:
-    """A callable from lanes to the cells of initialised barriers, checked for visibility."""
+    """Return a callable from lanes to the cells of initialised barriers, checked for visibility."""
     address = operands.address(operand)
     grid = operands.grid
 

@@ -84,11 +84,11 @@ class LaneSet:
         return lambda: view[inner]
 
     def space_zeros(self) -> Array:
-        """A row of zeros, to take the shape that :meth:`get` gives from."""
+        """Return a row of zeros, to take the shape that :meth:`get` gives from."""
         return np.broadcast_to(np.int8(0), self.mask.shape)
 
     def row_view(self, row: Array) -> Array:
-        """The rectangle of a row: members, and others where :attr:`inner` says so."""
+        """Return the rectangle of a row: members, and others where :attr:`inner` says so."""
         return row[self.rect]
 
     def by_warp(self, row: Array) -> Array:
@@ -104,7 +104,7 @@ class LaneSet:
             row[self.rect][self.inner] = values.reshape(-1)
 
     def where(self, predicate: Array, negated: bool) -> LaneSet | None:
-        """The members whose predicate is true (or false); None when there are none."""
+        """Return the members whose predicate is true (or false); None when there are none."""
         chosen = predicate[self.rect]
         if negated:
             chosen = ~chosen if self.inner is None else ~chosen & self.inner
@@ -120,7 +120,7 @@ class LaneSet:
         return self.space.intern(mask)
 
     def select(self, keep: Array) -> LaneSet | None:
-        """The members for which `keep` (in the order of `lanes`) is true."""
+        """Return the members for which `keep` (in the order of `lanes`) is true."""
         chosen = self.lanes[np.asarray(keep).reshape(-1)]
         if len(chosen) == self.count:
             return self
@@ -136,11 +136,11 @@ class LaneSet:
         return self.space.intern(mask) if mask.any() else None
 
     def blocks(self) -> Array:
-        """Indices of the touched blocks (slots)."""
+        """Return indices of the touched blocks (slots)."""
         return np.unique(self.lanes // self.space.threads)
 
     def of_block(self, block: int) -> LaneSet | None:
-        """The members in one block."""
+        """Return the members in one block."""
         mask = np.zeros_like(self.mask)
         mask[block] = self.mask[block]
         return self.space.intern(mask) if mask[block].any() else None
@@ -157,7 +157,7 @@ class LaneSpace:
         self.domain_of: Callable[[LaneSet], Any] | None = None
 
     def intern(self, mask: Array) -> LaneSet:
-        """The set with this mask `[blocks, threads]`; the array must not be changed later."""
+        """Return the set with this mask `[blocks, threads]`, which must not change later."""
         key = mask.tobytes()
         found = self._known.get(key)
         if found is None:
@@ -171,13 +171,13 @@ class LaneSpace:
         return found
 
     def of_lanes(self, lanes: Array) -> LaneSet:
-        """The set of these flat lane indices."""
+        """Return the set of these flat lane indices."""
         mask = np.zeros((self.blocks, self.threads), np.bool_)
         mask.reshape(-1)[lanes] = True
         return self.intern(mask)
 
     def of_warp(self, warp: int, mask: Array) -> LaneSet | None:
-        """The part of `mask` that lies in one warp."""
+        """Return the part of `mask` that lies in one warp."""
         part = np.zeros_like(mask)
         span = slice(warp * WARP, warp * WARP + WARP)
         part.reshape(-1)[span] = mask.reshape(-1)[span]
@@ -194,7 +194,7 @@ def _rectangle(mask: Array) -> tuple[tuple[slice, slice], Array | None]:
 
 
 def _span(indices: Array) -> slice:
-    """The tightest slice over ascending indices; strided when they are equally spaced."""
+    """Return the tightest slice over ascending indices; strided when they are equally spaced."""
     first, last = int(indices[0]), int(indices[-1])
     step = int(indices[1]) - first if len(indices) > 1 else 1
     if step > 1 and not (np.diff(indices) == step).all():

@@ -26,7 +26,7 @@ _SPACES = (
 
 
 def space_of(found: Instruction) -> str:
-    """The state space in the modifiers, `generic` without one."""
+    """Return the state space in the modifiers, `generic` without one."""
     return next((m for m in found.mods if m in _SPACES), "generic")
 
 
@@ -35,7 +35,7 @@ def _vector(found: Instruction) -> int:
 
 
 def _fixed_parameter(operands: Operands, address: Any, nbytes: int) -> Array | None:
-    """A view of the parameter bytes `[blocks, threads, nbytes]` when the address is a constant."""
+    """Return the parameter bytes `[blocks, threads, nbytes]` when the address is a constant."""
     if not isinstance(address, Address) or not isinstance(address.base, Symbol):
         return None
     variable = address.base.target

@@ -262,7 +262,7 @@ class Machine:
     def _issue(self, segment: Segment, domain: Domain) -> None:
         step: Any = None
         try:
-            for step in segment.thunks:  # noqa: B007 - looked at when one raises
+            for step in segment.thunks:
                 step()
             segment.runs += 1
             self.steps += segment.length

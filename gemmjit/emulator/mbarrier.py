@@ -155,13 +155,13 @@ class MBarriers:
 
     # -- waiting ----------------------------------------------------------------------------
 
-    def passed(self, cells: Array, phase: Array, parity: bool) -> Array:
+    def passed(self, cells: Array, phase: Array, parity: bool) -> Any:
         """Whether the phase (a parity, or a state token) is complete."""
         if parity:
-            return (self.phase[cells] & 1) != (phase & 1)
-        return (self.phase[cells] & 0xFFFF_FFFF) > (phase.astype(np.uint64) >> np.uint64(32)).astype(
-            np.int64
-        )
+            return np.not_equal(self.phase[cells] & 1, phase & 1)
+        return (self.phase[cells] & 0xFFFF_FFFF) > (
+            phase.astype(np.uint64) >> np.uint64(32)
+        ).astype(np.int64)
 
     def suspend(self, pc: int, lanes: LaneSet, cells: Array, predicate: Array) -> None:
         """Suspend lanes in a try_wait until the current phases of their barriers complete."""
@@ -195,7 +195,7 @@ class MBarriers:
         return f"{self.grid.block_name(slot)}: mbarrier at shared offset {offset:#x}{where}"
 
     def state(self, cell: int) -> str:
-        """The counts of a barrier, as text."""
+        """Return the counts of a barrier, as text."""
         text = (
             f"{self.name(cell)}: phase {int(self.phase[cell])}, {int(self.pending[cell])} of "
             f"{int(self.expected[cell])} arrivals pending"
@@ -203,7 +203,7 @@ class MBarriers:
         return text + (f", {int(self.tx[cell])} transaction bytes pending" if self.tx[cell] else "")
 
     def block_exited(self, slot: int) -> None:
-        """A block has ended: its barriers must have got the bytes that they expected."""
+        """Check that an ended block left no barrier with bytes missing."""
         span = slice(slot * _CELLS, (slot + 1) * _CELLS)
         for number in np.flatnonzero(self.valid[span]).tolist():
             cell = slot * _CELLS + number
@@ -213,7 +213,7 @@ class MBarriers:
                 self.finished.append(self.state(cell))
 
     def describe(self) -> list[str]:
-        """What is waited for, for a deadlock report."""
+        """Return what is waited for, for a deadlock report."""
         lines = []
         per_block = self.grid.space.threads // WARP
         for cell, entries in self.waiters.items():
@@ -221,6 +221,7 @@ class MBarriers:
             places = "; ".join(sorted({self.grid.program.describe(pc) for pc, _, _ in entries}))
             parity = int(self.phase[cell]) & 1
             lines.append(
-                f"{self.state(cell)}; warps {warps} wait for the phase of parity {parity} at {places}"
+                f"{self.state(cell)}; warps {warps} wait for the phase of parity {parity} at "
+                f"{places}"
             )
         return lines

@@ -150,7 +150,7 @@ class DeviceMemory:
         self.allocations = kept
 
     def find(self, pointer: int, nbytes: int = 1) -> Allocation:
-        """The allocation that holds `nbytes` bytes from `pointer` on."""
+        """Return the allocation that holds `nbytes` bytes from `pointer` on."""
         for allocation in self.allocations:
             if (
                 allocation.base <= pointer
@@ -183,7 +183,7 @@ class AddressSpace:
         self._base_array = np.array(self.bases or [0], np.uint64)
 
     def find(self, address: int) -> Allocation | None:
-        """The allocation whose range starts at or before `address` and holds it."""
+        """Return the allocation whose range starts at or before `address` and holds it."""
         position = bisect.bisect_right(self.bases, address) - 1
         if position < 0:
             return None
@@ -223,7 +223,7 @@ class AddressSpace:
         return parts
 
     def bytes_at(self, address: int, nbytes: int) -> Array:
-        """A view of `nbytes` bytes of one allocation.
+        """Return a view of `nbytes` bytes of one allocation.
 
         Raises
         ------
@@ -236,7 +236,7 @@ class AddressSpace:
         return found.data[address - found.base :][:nbytes]
 
     def string_at(self, address: int) -> str:
-        """The zero-terminated text at an address."""
+        """Return the zero-terminated text at an address."""
         found = self.find(address)
         if found is None:
             raise _outside(self, address, 1, 0)

@@ -1,5 +1,7 @@
-"""Data movement between registers and address conversion: mov, cvta, isspacep
-(PTX ISA 9.7.9.3, 9.7.9.20, 9.7.9.19)."""
+"""Moves between registers and address conversion: mov, cvta, isspacep.
+
+PTX ISA 9.7.9.3, 9.7.9.20, 9.7.9.19.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def _mov(operands: Operands, found: Instruction) -> Step:
 
 
 def _pieces(operands: Operands, whole: Array, count: int) -> list[Array]:
-    """The parts of a row of wide registers, low part first, as strided views."""
+    """Return the parts of a row of wide registers, low part first, as strided views."""
     if whole.dtype.names:
         if count != 2:
             raise NotImplementedError
@@ -54,7 +56,9 @@ def _pack(operands: Operands, found: Instruction, source: Vector, kind: str) -> 
     count = len(source.items)
     part = f"b{type_of(kind).bits // count}"
     rows = [operands.source(item, part) for item in source.items]
-    return Together([Copy(r, p) for r, p in zip(rows, _pieces(operands, whole, count), strict=True)])
+    return Together(
+        [Copy(r, p) for r, p in zip(rows, _pieces(operands, whole, count), strict=True)]
+    )
 
 
 def _unpack(operands: Operands, found: Instruction, target: Vector, kind: str) -> Step:
@@ -87,6 +91,9 @@ def _cvta(operands: Operands, found: Instruction) -> Step:
     source = operands.source(found.operands[1], kind)
     out = operands.destination(found.operands[0], kind)
     window = _WINDOWS[space]
+    if space.startswith("param") and not back and kind != "u32":
+        base = np.uint64(PARAM_WINDOW)
+        return Map(lambda a: np.where(a < base, a + base, a), (source,), out)
     if window == 0:
         return Copy(source, out)
     if kind == "u32":

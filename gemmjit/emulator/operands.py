@@ -40,7 +40,7 @@ Array = npt.NDArray[Any]
 
 
 def type_of(name: str) -> PtxType:
-    """The PTX type of this name.
+    """Return the PTX type of this name.
 
     Raises
     ------
@@ -103,7 +103,9 @@ class RegisterGroup:
             view[...] = values.reshape(view.shape)
             return
         for row, value in zip(self.rows, values, strict=True):
-            lanes.put(row, value if lanes.inner is not None else value.reshape(lanes.get(row).shape))
+            lanes.put(
+                row, value if lanes.inner is not None else value.reshape(lanes.get(row).shape)
+            )
 
     def read_warps(self, lanes: LaneSet) -> Array:
         """Values `[warps, 32, registers]` of whole warps."""
@@ -126,17 +128,17 @@ class Operands:
     # -- registers and constants ------------------------------------------------------------
 
     def constant(self, value: Any, dtype: np.dtype[Any]) -> Array:
-        """A broadcast row."""
+        """Return a broadcast row."""
         return np.broadcast_to(np.asarray(value, dtype), self.shape)
 
     def register(self, register: Register) -> Array:
-        """The row of a register in its storage type (unsigned, or bool for predicates)."""
+        """Return the row of a register in its storage type (unsigned, or bool for predicates)."""
         kind = PTX_TYPES[register.type]
         row: Array = self.grid.registers[0 if kind.kind == "p" else kind.nbytes][register.row]
         return row
 
     def source(self, operand: Operand, type_name: str) -> Array:
-        """The row that an instruction of this type reads."""
+        """Return the row that an instruction of this type reads."""
         kind = type_of(type_name)
         if kind.kind == "p":
             return self.predicate(operand)
@@ -151,7 +153,7 @@ class Operands:
         raise UnknownInstruction(f"operand {operand!r} cannot be read as .{type_name}")
 
     def predicate(self, operand: Operand) -> Array:
-        """A predicate source; a negated one must be asked for with :meth:`predicate_reader`."""
+        """Return a predicate source; :meth:`predicate_reader` also takes negated ones."""
         if isinstance(operand, Register) and operand.type == "pred":
             return self.register(operand)
         if isinstance(operand, Immediate):
@@ -161,13 +163,13 @@ class Operands:
         raise UnknownInstruction(f"operand {operand!r} is not a predicate")
 
     def predicate_reader(self, operand: Operand) -> tuple[Array, bool]:
-        """A predicate source and whether it is read inverted."""
+        """Return a predicate source and whether it is read inverted."""
         if isinstance(operand, Negated):
             return self.predicate(operand.operand), True
         return self.predicate(operand), False
 
     def destination(self, operand: Operand, type_name: str) -> Array:
-        """The row that an instruction of this type writes.
+        """Return the row that an instruction of this type writes.
 
         A register wider than the type is written as a whole: results extend by their own sign.
         """
@@ -179,7 +181,9 @@ class Operands:
         row = self.register(operand)
         if kind.kind == "p" or row.dtype == np.bool_:
             if (kind.kind == "p") != (row.dtype == np.bool_):
-                raise UnknownInstruction(f"{operand.name} is .{operand.type}, expected .{type_name}")
+                raise UnknownInstruction(
+                    f"{operand.name} is .{operand.type}, expected .{type_name}"
+                )
             return row
         if row.dtype.itemsize == kind.nbytes:
             return row.view(kind.dtype)
@@ -190,11 +194,11 @@ class Operands:
         return row.view(np.dtype(f"{'i' if kind.kind == 's' else 'u'}{row.dtype.itemsize}"))
 
     def items(self, operand: Operand) -> tuple[Operand, ...]:
-        """The items of a vector, or the operand itself."""
+        """Return the items of a vector, or the operand itself."""
         return operand.items if isinstance(operand, Vector) else (operand,)
 
     def group(self, operand: Operand, type_name: str, writes: bool = False) -> RegisterGroup:
-        """A vector operand as a group of rows; contiguous registers become one array."""
+        """Return a vector operand as a group of rows; contiguous registers become one array."""
         items = self.items(operand)
         get = self.destination if writes else self.source
         rows = [get(item, type_name) for item in items]
@@ -216,7 +220,7 @@ class Operands:
     # -- addresses --------------------------------------------------------------------------
 
     def address(self, operand: Operand) -> AddressRow:
-        """`[base + offset]`."""
+        """Return `[base + offset]`."""
         if not isinstance(operand, Address):
             raise UnknownInstruction(f"operand {operand!r} is not an address")
         base, offset = operand.base, operand.offset
@@ -253,7 +257,9 @@ class Operands:
         if target.space in ("global", "const"):
             return self.constant(self.grid.symbol_address(target) + offset, kind.dtype)
         if target.space == "param" and self.grid.is_entry_parameter(target):
-            return self.constant(PARAM_WINDOW + target.offset + offset, kind.dtype)
+            # 64 bits hold a generic address; 32 bits an offset, which `cvta.param` widens.
+            window = PARAM_WINDOW if kind.nbytes == 8 else 0
+            return self.constant(window + target.offset + offset, kind.dtype)
         return self.constant(target.offset + offset, kind.dtype)
 
     def _special(self, operand: Special, kind: PtxType) -> Array:
@@ -276,7 +282,9 @@ def _seen_as(row: Array, kind: PtxType, register: Register) -> Array:
     if size == kind.nbytes:
         return row.view(kind.dtype)
     if size < kind.nbytes:
-        raise UnknownInstruction(f"{register.name} is .{register.type}, too narrow for .{kind.name}")
+        raise UnknownInstruction(
+            f"{register.name} is .{register.type}, too narrow for .{kind.name}"
+        )
     # The low bytes of a wider register: a strided view.
     narrow = row.view(kind.dtype)
     step = size // kind.nbytes
@@ -299,4 +307,3 @@ def _immediate(operand: Immediate, kind: PtxType) -> Any:
         return float(value)
     masked = value & ((1 << (8 * kind.nbytes)) - 1)
     return np.array(masked, f"u{kind.nbytes}").view(kind.dtype)[()]
-

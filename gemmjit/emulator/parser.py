@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import re
+from functools import partial
 
 from gemmjit.emulator.faults import PtxSyntaxError
 from gemmjit.emulator.module import (
@@ -133,7 +134,7 @@ def _top_level(text: _Text, position: int, module: Module, outer: Scope) -> int:
         if found:
             module.files[int(found[1])] = found[2]
     elif body.startswith(tuple("." + space for space in _SPACES)):
-        for variable in parse_variable(body, extern, lambda m: text.error(start, m)):
+        for variable in parse_variable(body, extern, partial(text.error, start)):
             module.variables[variable.name] = variable
             outer.variables[variable.name] = variable
     elif not body.startswith((".loc", ".pragma")) and body:
@@ -144,7 +145,7 @@ def _top_level(text: _Text, position: int, module: Module, outer: Scope) -> int:
 def _function(text: _Text, match: re.Match[str], module: Module, outer: Scope) -> int:
     function = Function(match[3], match[1] == "entry")
     scope = Scope(outer)
-    fail = lambda message: text.error(match.start(), message)  # noqa: E731
+    fail = partial(text.error, match.start())
     function.returns = parse_parameters(match[2] or "", fail)
     function.params = parse_parameters(match[4] or "", fail)
     for parameter in function.returns + function.params:
@@ -225,7 +226,7 @@ class _Body:
         if text[0] != ".":
             self.instruction(text, offset)
             return
-        fail = lambda message: self.text.error(offset, message)  # noqa: E731
+        fail = partial(self.text.error, offset)
         kind = re.match(r"\.(\w+)", text)
         name = kind[1] if kind else ""
         if name == "loc":
@@ -254,7 +255,7 @@ class _Body:
         match = _INSTRUCTION.match(text)
         if not match:
             raise self.text.error(offset, "not an instruction")
-        fail = lambda message: self.text.error(offset, message)  # noqa: E731
+        fail = partial(self.text.error, offset)
         guard = None
         if match[2]:
             guard = self.scope.register(match[2])

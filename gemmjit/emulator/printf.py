@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["print_formatted"]
 
-_CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t)?([diouxXcsfFeEgGaAp%])")
+_CONVERSION = re.compile(
+    r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t)?([diouxXcsfFeEgGaAp%])"
+)
 
 
 def print_formatted(grid: Grid, lane: int, text: int, arguments: int) -> str:
-    """What one thread prints.
+    """Return what one thread prints.
 
     Parameters
     ----------

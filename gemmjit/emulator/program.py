@@ -1,5 +1,7 @@
-"""A kernel ready to be launched: its functions in one instruction list, its registers in rows, its
-shared, local and parameter variables laid out.
+"""A kernel ready to be launched.
+
+Its functions in one instruction list, its registers in rows, its shared, local and parameter
+variables laid out.
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gemmjit.emulator.faults import PtxSyntaxError
+from gemmjit.emulator.faults import PtxSyntaxError, UnknownInstruction
 from gemmjit.emulator.module import (
     Address,
     Function,
@@ -68,6 +70,7 @@ class Program:
         self.module = module
         self.entry = entry
         self.functions = _reachable(entry)
+        _refuse_recursion(self.functions)
         self.instructions: list[Instruction] = []
         self.starts: dict[str, int] = {}
         self._bases: list[int] = []
@@ -105,7 +108,7 @@ class Program:
         return found
 
     def function_at(self, pc: int) -> Function:
-        """The function that an instruction belongs to."""
+        """Return the function that an instruction belongs to."""
         return self._by_base[self._bases[pc]]
 
     def source_of(self, instruction: Instruction) -> str:
@@ -243,6 +246,30 @@ def _reachable(entry: Function) -> list[Function]:
                         elif target.name not in BUILTIN_FUNCTIONS:
                             raise PtxSyntaxError(f"function {target.name} has no body")
     return found
+
+
+def _refuse_recursion(functions: list[Function]) -> None:
+    """Refuse recursion: registers and frames are allocated once for each function."""
+    calls: dict[str, set[str]] = {}
+    for function in functions:
+        symbols = [
+            s
+            for i in function.body or ()
+            if i.opcode == "call"
+            for o in i.operands
+            for s in _symbols(o)
+        ]
+        calls[function.name] = {s.target.name for s in symbols if isinstance(s.target, Function)}
+    for name in calls:
+        seen: set[str] = set()
+        todo = list(calls[name])
+        while todo:
+            callee = todo.pop()
+            if callee == name:
+                raise UnknownInstruction(f"recursive call of function {name} in the emulator")
+            if callee not in seen:
+                seen.add(callee)
+                todo.extend(calls.get(callee, ()))
 
 
 def _implicit_return(function: Function) -> Instruction:

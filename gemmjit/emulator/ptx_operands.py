@@ -70,7 +70,7 @@ class Scope:
                 self.registers[name] = Register(name, match[1])
 
     def register(self, name: str) -> Register | None:
-        """The register that `name` means here, or None."""
+        """Return the register that `name` means here, or None."""
         scope: Scope | None = self
         prefix = name.rstrip("0123456789")
         while scope is not None:
@@ -85,7 +85,7 @@ class Scope:
         return None
 
     def label(self, name: str) -> Label | None:
-        """The label of this block or of one around it."""
+        """Return the label of this block or of one around it."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.labels:
@@ -94,7 +94,7 @@ class Scope:
         return None
 
     def variable(self, name: str) -> Variable | None:
-        """The variable that `name` means here, or None."""
+        """Return the variable that `name` means here, or None."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.variables:
@@ -103,7 +103,7 @@ class Scope:
         return None
 
     def table(self, name: str) -> tuple[str, ...]:
-        """The targets of a `.branchtargets` declaration."""
+        """Return the targets of a `.branchtargets` declaration."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.tables:
@@ -121,7 +121,7 @@ class Scope:
         return False
 
     def symbol(self, name: str) -> Symbol:
-        """A name to be resolved when the whole module is known."""
+        """Return a name to be resolved when the whole module is known."""
         symbol = Symbol(name)
         self.symbols.append((symbol, self))
         return symbol

@@ -37,7 +37,7 @@ def parse_variable(text: str, extern: bool, fail: Failure) -> list[Variable]:
 
 
 def parse_parameters(text: str, fail: Failure) -> list[Variable | Register]:
-    """The parameter list of a function: `.param` variables or `.reg` registers."""
+    """Return the parameter list of a function: `.param` variables or `.reg` registers."""
     found: list[Variable | Register] = []
     for item in text.split(","):
         item = item.strip()

@@ -79,7 +79,7 @@ class RaceTracker:
         return bool(self.inits.records) or (tracks is not None and bool(tracks.marked))
 
     def reset(self, grid: Grid, group: int) -> None:
-        """A cluster starts in a slot group."""
+        """Note that a cluster starts in a slot group."""
         tracks = self._tracks.get(id(grid))
         size = grid.cluster_size
         self.inits.forget(grid, group * size, size)
@@ -90,7 +90,7 @@ class RaceTracker:
             tracks.marked -= set(range(group * size, (group + 1) * size))
 
     def block_exited(self, grid: Grid, slot: int) -> None:
-        """A block has ended: nothing may still be writing into its shared memory."""
+        """Note that a block has ended: nothing may still be writing into its shared memory."""
         tracks = self._tracks.get(id(grid))
         self.inits.forget(grid, slot, 1)
         if tracks is None or not tracks.in_flight:
@@ -156,7 +156,7 @@ class RaceTracker:
     def async_issue_read(
         self, grid: Grid, slot: int, units: Array, warps: Sequence[int] = ()
     ) -> None:
-        """An asynchronous operation is issued that will read 16-byte units of a block's memory.
+        """Note that an asynchronous operation is issued that will read 16-byte units.
 
         Parameters
         ----------
@@ -176,14 +176,14 @@ class RaceTracker:
             tracks.in_flight += 1
 
     def async_read(self, grid: Grid, slot: int, units: Array) -> None:
-        """The read of :meth:`async_issue_read` happens now."""
+        """Note that the read of :meth:`async_issue_read` happens now."""
         tracks = self._tracks.get(id(grid))
         if tracks is not None and not self.machine.engine.eager:
             tracks.reading[units] -= 1
             tracks.in_flight -= 1
 
     def async_issue_write(self, grid: Grid, slot: int, units: Array) -> None:
-        """An asynchronous operation is issued that will write units of a block's memory."""
+        """Note that an asynchronous operation is issued that will write 16-byte units."""
         tracks = self._tracks.get(id(grid))
         if tracks is None:
             return
@@ -194,7 +194,7 @@ class RaceTracker:
             tracks.in_flight += 1
 
     def async_write(self, grid: Grid, slot: int, units: Array) -> None:
-        """The write of :meth:`async_issue_write` happens now."""
+        """Note that the write of :meth:`async_issue_write` happens now."""
         tracks = self._tracks.get(id(grid))
         if tracks is None:
             return
@@ -272,7 +272,7 @@ class RaceTracker:
             self._order(grid, tracks, slot, bits, bits)
 
     def _order(self, grid: Grid, tracks: _Tracks, slot: int, before: int, after: int) -> None:
-        """What the warps `before` have seen, the warps `after` have now seen too."""
+        """Note that what the warps `before` have seen, the warps `after` have now seen too."""
         span = slice(slot * _GRANULES, (slot + 1) * _GRANULES)
         alive = grid.alive[slot].reshape(-1, WARP).any(1)
         everybody = sum(1 << int(w) for w in np.flatnonzero(alive))
@@ -332,7 +332,7 @@ class RaceTracker:
     # -- visibility of mbarrier.init --------------------------------------------------------
 
     def barrier_init(self, grid: Grid, lane: int, cell: int) -> None:
-        """A lane initialises a barrier."""
+        """Note that a lane initialises a barrier."""
         self.inits.add(grid, lane, cell)
 
     def barrier_use(self, grid: Grid, lanes: LaneSet | int, cells: Array) -> None:

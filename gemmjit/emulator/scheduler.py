@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Domain", "Scheduler", "Segment"]
 
+# Undefined when a thread of the warp has exited; the other .aligned instructions are not.
+_WHOLE_WARPS = frozenset(("mma", "ldmatrix", "stmatrix", "movmatrix", "wgmma"))
+
 Array = npt.NDArray[Any]
 
 
@@ -195,6 +198,9 @@ class Scheduler:
             self._run_barrier(pc, complete, step, guard)
             return
         try:
+            opcode = self.grid.program.instructions[pc].opcode
+            if opcode in _WHOLE_WARPS and not complete.full_warps:
+                raise ConvergenceFault("it needs all 32 threads of a warp; some have exited")
             step.bind(complete, guard)()
         except Fault as fault:
             fault.locate(self.grid.program.describe(pc))
@@ -208,12 +214,14 @@ class Scheduler:
         if member is not None:
             bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
             missing = (alive & ~present) @ bits.astype(np.uint64)
-            wanted = member.reshape(-1, WARP) if member.flags.c_contiguous else (
-                np.ascontiguousarray(member).reshape(-1, WARP)
+            wanted = (
+                member.reshape(-1, WARP)
+                if member.flags.c_contiguous
+                else (np.ascontiguousarray(member).reshape(-1, WARP))
             )
             ok = present & ((wanted.astype(np.uint64) & missing[:, None]) == 0)
         else:
-            whole = ~(alive & ~present).any(1)
+            whole: Array = ~np.any(alive & ~present, axis=1)
             if step.sync == 128:
                 whole = np.repeat(whole.reshape(-1, 4).all(1), 4)
             ok = present & whole[:, None]
@@ -326,7 +334,7 @@ class Scheduler:
     # -- deadlock ---------------------------------------------------------------------------
 
     def unconverged(self) -> ConvergenceFault | None:
-        """The fault for lanes that wait for the rest of their warp, if there are any."""
+        """Return the fault for lanes that wait for the rest of their warp, if there are any."""
         for pc, lanes in self.converging.items():
             name = self.grid.thread_name(int(lanes.lanes[0]))
             fault = ConvergenceFault(

@@ -83,9 +83,10 @@ class SharedMemory(Storage):
         """
         offsets = addresses - lanes.get(self.origin)
         bits = int(np.bitwise_or.reduce(offsets, axis=None))
-        if bits < 0 or bits + width > self.limit:
-            if int(offsets.min()) < 0 or int(offsets.max()) + width > self.limit:
-                return self._cluster_index(lanes, addresses, width)
+        # The OR of all offsets bounds the largest: only when that is too much, look exactly.
+        inside = bits >= 0 and bits + width <= self.limit
+        if not inside and (int(offsets.min()) < 0 or int(offsets.max()) + width > self.limit):
+            return self._cluster_index(lanes, addresses, width)
         if bits & (width - 1) and int(np.bitwise_or.reduce(addresses, axis=None)) & (width - 1):
             bad = np.flatnonzero(addresses.reshape(-1) & (width - 1))[0]
             address = int(addresses.reshape(-1)[bad])

@@ -44,7 +44,7 @@ class Space:
         raise NotImplementedError
 
     def load(self, lanes: LaneSet, addresses: Array, dtype: np.dtype[Any], count: int) -> Array:
-        """Elements at the addresses: shaped as `lanes.get`, plus an axis when `count` is above 1."""
+        """Load elements: shaped as `lanes.get`, plus an axis when `count` is above 1."""
         width = dtype.itemsize * count
         located = self.locate(lanes, addresses, width, False)
         storage, offsets, positions = located[0]
@@ -99,9 +99,7 @@ class GlobalSpace(Space):
                 return [(hint, offsets, None)]
         return self._general(lanes, addresses, width, writes)
 
-    def _general(
-        self, lanes: LaneSet, addresses: Array, width: int, writes: bool
-    ) -> list[Located]:
+    def _general(self, lanes: LaneSet, addresses: Array, width: int, writes: bool) -> list[Located]:
         flat = addresses.reshape(-1)
         wrong = np.flatnonzero(flat & (width - 1))
         if len(wrong):
@@ -160,7 +158,8 @@ class ParamSpace(Space):
 
     def locate(self, lanes: LaneSet, addresses: Array, width: int, writes: bool) -> list[Located]:
         """See :meth:`Space.locate`."""
-        offsets = addresses.astype(np.int64) - PARAM_WINDOW
+        offsets = addresses.astype(np.int64)
+        offsets = np.where(offsets >= PARAM_WINDOW, offsets - PARAM_WINDOW, offsets)
         if writes:
             raise MemoryFault("store into the parameters of the kernel")
         limit = self.grid.program.param_bytes
@@ -234,7 +233,7 @@ _CLASSES: dict[str, type[Space]] = {
 
 
 def space_named(grid: Grid, name: str) -> Space:
-    """A new access path of this state space; each instruction has its own."""
+    """Return a new access path of this state space; each instruction has its own."""
     found = _CLASSES.get(name)
     if found is None:
         raise UnknownInstruction(f"unknown state space .{name}")

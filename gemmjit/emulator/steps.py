@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.emulator.lanes import LaneSet
+from gemmjit.emulator.faults import ConvergenceFault
+from gemmjit.emulator.lanes import WARP, LaneSet
 
 __all__ = [
     "Barrier", "Control", "Copy", "Guard", "LaneOp", "Map", "MapMany", "Nothing", "Step",
@@ -42,7 +43,7 @@ class Step:
     ends_segment = False
 
     def bind(self, lanes: LaneSet, guard: Guard | None) -> Thunk:
-        """A callable that executes the step for `lanes`."""
+        """Return a callable that executes the step for `lanes`."""
         raise NotImplementedError
 
 
@@ -59,7 +60,7 @@ def _nothing() -> None:
 
 
 def _selection(lanes: LaneSet, guard: Guard) -> Callable[[], Array]:
-    """A callable for the mask, within the rectangle, of the lanes that the guard lets through."""
+    """Return a callable for the mask, within the rectangle, that the guard lets through."""
     view, inner, negated = guard.row[lanes.rect], lanes.inner, guard.negated
     if inner is None:
         return partial(np.logical_not, view) if negated else lambda: view
@@ -192,7 +193,10 @@ class LaneOp(Step):
     """An instruction with effects beyond registers: `run(lanes)`.
 
     `prepare(lanes)`, when given, returns a callable for the unguarded case with views prepared.
+    `member_mask` is the row of the mask operand of `.sync` instructions that have one.
     """
+
+    member_mask: Array | None = None
 
     def __init__(
         self,
@@ -210,13 +214,23 @@ class LaneOp(Step):
         if guard is None:
             return self.prepare(lanes) if self.prepare is not None else partial(run, lanes)
         row, negated = guard.row, guard.negated
+        aligned = self.sync and self.member_mask is None
 
         def guarded() -> None:
             chosen = lanes.where(row, negated)
-            if chosen is not None:
-                run(chosen)
+            if chosen is None:
+                return
+            if aligned and chosen is not lanes and _cuts_warps(lanes, chosen):
+                raise ConvergenceFault("the guard of an .aligned instruction differs within a warp")
+            run(chosen)
 
         return guarded
+
+
+def _cuts_warps(lanes: LaneSet, chosen: LaneSet) -> bool:
+    """Whether `chosen` holds some but not all of the lanes of a warp of `lanes`."""
+    before, after = (s.mask.reshape(-1, WARP)[chosen.warp_ids].sum(1) for s in (lanes, chosen))
+    return bool((before != after).any())
 
 
 class Barrier(Step):

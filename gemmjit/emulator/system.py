@@ -1,5 +1,7 @@
-"""Fences, cluster addresses, launch control and hints that have no effect on values
-(PTX ISA 9.7.9.23, 9.7.13.5 to 9.7.13.7, 9.7.13.15, 9.7.19)."""
+"""Fences, cluster addresses, launch control and hints that have no effect on values.
+
+PTX ISA 9.7.9.23, 9.7.13.5 to 9.7.13.7, 9.7.13.15, 9.7.19.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def _mapa(operands: Operands, found: Instruction) -> Step:
     size = operands.grid.cluster_size
     clear = ~(0xFF << RANK_SHIFT)
 
-    def run(a: Array, r: Array) -> Array:
+    def run(a: Array, r: Array) -> Any:
         if int(r.max()) >= size:
             raise BarrierFault(f"mapa: block rank {int(r.max())} in a cluster of {size}")
         kept = a & a.dtype.type(clear & ((1 << (8 * a.dtype.itemsize)) - 1))

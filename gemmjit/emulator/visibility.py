@@ -47,7 +47,7 @@ class InitVisibility:
         self.records: dict[tuple[int, int], _Record] = {}
 
     def add(self, grid: Grid, lane: int, cell: int) -> None:
-        """A lane has initialised the barrier in a cell."""
+        """Note that a lane has initialised the barrier in a cell."""
         seen = np.zeros(grid.space.size // WARP, np.bool_)
         seen[lane // WARP] = True
         slot = cell // _CELLS
@@ -67,7 +67,7 @@ class InitVisibility:
         grid = record.grid
         per_block = grid.space.threads // WARP
         slots = slice(record.first_slot, record.first_slot + grid.cluster_size)
-        alive = grid.alive[slots].reshape(-1, WARP).any(1)
+        alive: Array = np.any(grid.alive[slots].reshape(-1, WARP), axis=1)
         span = slice(record.first_slot * per_block, record.first_slot * per_block + len(alive))
         if not (alive & ~record.seen[span]).any():
             del self.records[key]
@@ -99,7 +99,7 @@ class InitVisibility:
                 record.fenced = True
 
     def publish(self, grid: Grid, lanes: LaneSet) -> None:
-        """A full memory fence: whatever flag follows it may order others behind the init."""
+        """Take a full memory fence: whatever flag follows it may order others behind the init."""
         for key, record in self._of(grid):
             if record.seen[lanes.warp_ids].any():
                 self._see(key, record, np.arange(len(record.seen)))
@@ -111,7 +111,7 @@ class InitVisibility:
                 record.cluster_released = True
 
     def cluster_met(self, grid: Grid, first: int, count: int) -> None:
-        """The barrier of a cluster is complete."""
+        """Note that the barrier of a cluster is complete."""
         per_block = grid.space.threads // WARP
         for key, record in self._of(grid):
             if record.first_slot == first and record.cluster_released:

@@ -1,5 +1,7 @@
-"""Instructions between the lanes of a warp: shfl, vote, match, redux, elect, activemask, bar.warp
-(PTX ISA 9.7.9.6, 9.7.13.11 to 9.7.13.14)."""
+"""Instructions between the lanes of a warp: shfl, vote, match, redux, elect, activemask, bar.warp.
+
+PTX ISA 9.7.9.6, 9.7.13.11 to 9.7.13.14.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class _MaskedOp(LaneOp):
                 own = np.broadcast_to(_BITS, lanes.mask.reshape(-1, WARP).shape)
                 own = lanes.get(own.reshape(lanes.mask.shape))
                 if ((lanes.get(member_mask) & own) == 0).any():
-                    raise ConvergenceFault(f"{name}: a thread executes it that its mask does not name")
+                    raise ConvergenceFault(
+                        f"{name}: a thread executes it that its mask does not name"
+                    )
             run(lanes)
 
         super().__init__(checked, WARP)
@@ -205,7 +209,9 @@ def _elect(operands: Operands, found: Instruction) -> Step:
     target = found.operands[0]
     if not isinstance(target, Pair):
         raise reject(found)
-    leader_out = None if isinstance(target.first, Sink) else operands.destination(target.first, "b32")
+    leader_out = (
+        None if isinstance(target.first, Sink) else operands.destination(target.first, "b32")
+    )
     flag = operands.destination(target.second, "pred")
     mask = operands.source(found.operands[1], "b32")
 
