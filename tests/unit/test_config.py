@@ -1,0 +1,76 @@
+"""Tile configurations as values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from gemmjit import Config, SimtConfig, Sm80MmaConfig
+from gemmjit.errors import InvalidConfigError
+from gemmjit.kernels import KERNELS
+
+SHIPPED = [c for k in KERNELS.values() for c in k.shipped_configs()]
+TYPES = [k.config_type for k in KERNELS.values()]
+
+
+@pytest.mark.parametrize("config", SHIPPED, ids=repr)
+def test_json_round_trip(config):
+    again = type(config).from_dict(json.loads(json.dumps(config.to_dict())))
+    assert again == config
+    assert hash(again) == hash(config)
+    assert type(again) is type(config)
+
+
+@pytest.mark.parametrize("config", SHIPPED, ids=repr)
+def test_text_is_part_of_an_identifier(config):
+    assert str(config).replace("_", "").isalnum()
+    assert "\n" not in repr(config)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_frozen_and_keyword_only(kind):
+    with pytest.raises(FrozenInstanceError):
+        kind().block_m = 1
+    with pytest.raises(TypeError):
+        kind(128)
+    assert issubclass(kind, Config)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_unknown_fields_are_named_with_those_there_are(kind):
+    with pytest.raises(InvalidConfigError) as caught:
+        kind.from_dict({"block_q": 1, "blok_m": 2})
+    text = str(caught.value)
+    assert "block_q, blok_m" in text
+    assert all(f.name in text for f in fields(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "words"),
+    [
+        (SimtConfig, {"block_m": "64"}, ("block_m", "int", "'64'")),
+        (SimtConfig, {"block_m": 64.0}, ("block_m", "int", "64.0")),
+        (SimtConfig, {"block_m": True}, ("block_m", "int", "True")),
+        (Sm80MmaConfig, {"double_buffer_fragments": 1}, ("double_buffer_fragments", "bool", "1")),
+        (Sm80MmaConfig, {"specialize": 3}, ("specialize", "str", "3")),
+    ],
+)
+def test_values_of_the_wrong_type(kind, values, words):
+    with pytest.raises(InvalidConfigError) as caught:
+        kind.from_dict(values)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_missing_fields_take_their_defaults():
+    assert Sm80MmaConfig.from_dict({"block_m": 64}) == Sm80MmaConfig(block_m=64)
+    with pytest.raises(InvalidConfigError, match="block_m"):
+        Config.from_dict({})
+
+
+def test_each_kernel_has_its_own_config_type():
+    assert len({k.config_type for k in KERNELS.values()}) == len(KERNELS)
+    for kernel in KERNELS.values():
+        assert kernel.config_type.kernel == kernel.name
