@@ -17,6 +17,7 @@ def deadlock_report(machine: Machine) -> str:
     lines = []
     for grid in machine.grids:
         lines += grid.mbarriers.describe() + grid.bars.describe() + grid.cluster_barriers.describe()
+        lines += grid.dependencies.describe()
         for pc, lanes in grid.scheduler.converging.items():
             lines.append(
                 f"{lanes.count} threads wait for their warp at {grid.program.describe(pc)}"

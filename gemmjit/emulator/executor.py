@@ -69,6 +69,10 @@ class KernelLaunch:
         Global memory of the device that it runs on.
     target : str
         `sm_*` whose limits hold; the PTX's own target when empty.
+    after : sequence of (int, str)
+        Positions of launches that come before this one, with `"serial"` (this one starts when that
+        one has finished) or `"programmatic"` (it starts when that one's blocks have executed
+        griddepcontrol.launch_dependents, and waits in griddepcontrol.wait).
     """
 
     ptx: str
@@ -80,6 +84,7 @@ class KernelLaunch:
     args: Sequence[Argument] = ()
     memory: DeviceMemory = field(default_factory=DeviceMemory)
     target: str = ""
+    after: Sequence[tuple[int, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ def emulate(
     Parameters
     ----------
     launches : sequence of KernelLaunch
-        They share one address space and run side by side, without an order between them.
+        They share one address space and run side by side, but for the order in `after`.
     policy : {"eager", "lazy", "random"}
         When asynchronous work completes; `random` also runs warps in random order.
     seed : int
@@ -174,6 +179,11 @@ def emulate(
         for name, address in addresses.items():
             machine.symbols[launch.memory.device, id(program), name] = address
         machine.add(_make_grid(machine, program, launch, resident_blocks))
+    for grid, launch in zip(machine.grids, launches, strict=True):
+        for position, edge in launch.after:
+            if edge not in ("serial", "programmatic"):
+                raise Fault(f"after: expected 'serial' or 'programmatic', got {edge!r}")
+            getattr(grid.dependencies, edge).append(machine.grids[position])
     machine.run()
     return _report(machine, time.perf_counter() - start)
 

@@ -25,6 +25,7 @@ from gemmjit.emulator.steps import Guard, Step
 if TYPE_CHECKING:
     from gemmjit.emulator.barriers import ClusterBarriers, NamedBarriers
     from gemmjit.emulator.copy_async import AsyncCopies
+    from gemmjit.emulator.dependencies import Dependencies
     from gemmjit.emulator.machine import Machine
     from gemmjit.emulator.mbarrier import MBarriers
     from gemmjit.emulator.scheduler import Scheduler
@@ -63,6 +64,7 @@ class Grid:
     cluster_barriers: ClusterBarriers
     mbarriers: MBarriers
     async_copies: AsyncCopies
+    dependencies: Dependencies
 
     def __init__(
         self,
@@ -164,6 +166,10 @@ class Grid:
         mask = np.zeros_like(self.alive)
         mask[slots] = self.exists[slots]
         return self.space.intern(mask)
+
+    def finished(self) -> bool:
+        """Whether all blocks have run to their end."""
+        return not self.waiting and not self.scheduler.live_lanes
 
     def block_name(self, slot: int) -> str:
         """`block (x, y, z)` of the block in a slot."""

@@ -15,6 +15,7 @@ from gemmjit.emulator.barriers import ClusterBarriers, NamedBarriers
 from gemmjit.emulator.bulk_groups import bulk_groups
 from gemmjit.emulator.copy_async import AsyncCopies
 from gemmjit.emulator.deadlock import deadlock_report
+from gemmjit.emulator.dependencies import Dependencies
 from gemmjit.emulator.faults import Deadlock, Fault, RaceError, StepBudgetExceeded
 from gemmjit.emulator.grid import Grid
 from gemmjit.emulator.lanes import LaneSet
@@ -86,6 +87,7 @@ class Machine:
         grid.cluster_barriers = ClusterBarriers(grid)
         grid.mbarriers = MBarriers(grid)
         grid.async_copies = AsyncCopies(grid)
+        grid.dependencies = Dependencies(grid)
         self.races.add(grid)
         self.grids.append(grid)
 
@@ -99,12 +101,14 @@ class Machine:
             mask: LaneSet | None = None
             for group in np.flatnonzero(grid.cluster_ids < 0):
                 resident = self.residents.get(grid.device, 0)
-                if not grid.waiting:
+                if not grid.waiting or not grid.dependencies.may_start():
                     break
                 if self.resident_limit is not None and resident + size > self.resident_limit:
                     break
                 self.residents[grid.device] = resident + size
                 lanes = grid.start_cluster(int(group), grid.waiting.popleft())
+                slots = slice(int(group) * size, (int(group) + 1) * size)
+                grid.dependencies.block_started(slots)
                 grid.cluster_barriers.reset(int(group))
                 grid.mbarriers.reset(int(group))
                 self.races.reset(grid, int(group))
@@ -139,7 +143,11 @@ class Machine:
         if not grid.alive[group * size : (group + 1) * size].any():
             grid.cluster_ids[group] = -1
             self.residents[grid.device] -= size
-            if self.policy == "random":
+            if grid.finished():
+                for other in self.grids:
+                    other.dependencies.predecessor_finished()
+                self.fill()
+            elif self.policy == "random":
                 self.fill()
 
     def _unwaited_stores(self, grid: Grid, slot: int) -> None:
@@ -175,7 +183,7 @@ class Machine:
                 # of try_wait; when none of them moved anything since the last time, a deadlock.
                 if self.engine.complete_one() or self.fill():
                     continue
-                if all(not g.scheduler.live_lanes and not g.waiting for g in self.grids):
+                if all(grid.finished() for grid in self.grids):
                     return
                 if stalled != self.progress and any(g.mbarriers.time_out() for g in self.grids):
                     stalled = self.progress
@@ -282,7 +290,11 @@ class Machine:
 
     def _deadlock(self) -> None:
         waits = any(
-            g.mbarriers.waiters or g.bars.pending or g.cluster_barriers.waiters for g in self.grids
+            g.mbarriers.waiters
+            or g.bars.pending
+            or g.cluster_barriers.waiters
+            or g.dependencies.waiters
+            for g in self.grids
         )
         for grid in self.grids:
             fault = grid.scheduler.unconverged()

@@ -89,14 +89,6 @@ def _no_effect(lanes: LaneSet) -> None:
     return None
 
 
-@instruction("griddepcontrol")
-def _griddepcontrol(operands: Operands, found: Instruction) -> Step:
-    if found.mods[0] not in ("wait", "launch_dependents"):
-        raise reject(found)
-    # Launches of one emulation have no order between them: there is nothing to wait for.
-    return Nothing()
-
-
 @instruction("nanosleep", "pmevent")
 def _sleep(operands: Operands, found: Instruction) -> Step:
     return Nothing()
