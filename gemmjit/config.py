@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from gemmjit.errors import InvalidConfigError
 
-__all__ = ["Config", "SimtConfig", "Sm80MmaConfig", "Sm90TmaMmaConfig"]
+__all__ = ["Config", "SimtConfig", "Sm80MmaConfig", "Sm90TmaMmaConfig", "Sm90WgmmaConfig"]
 
 Specialization = Literal["", "nk"]
 DeviceSchedule = Literal["", "persistent", "bounded", "compact"]
@@ -157,3 +157,41 @@ class Sm90TmaMmaConfig(Config):
     def __str__(self) -> str:
         swizzle = "" if self.swizzle == 128 else f"_sw{self.swizzle}"
         return f"{self.block_m}x{self.block_n}x{self.block_k}_s{self.num_stages}{swizzle}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm90WgmmaConfig(Config):
+    """Tile of k3, the wgmma kernel: a producer and two consumer warpgroups.
+
+    Attributes
+    ----------
+    num_stages : int
+        Shared-memory stages of the ring between producer and consumers.
+    pingpong : bool
+        Whether the consumers take turns, each with a tile of its own, or share every tile.
+    store_boxes : int
+        Boxes of 64 x 64 elements in shared memory that each consumer stores through.
+    raster_m : int
+        Height of the bands, in tiles, in which a group is walked.
+    b_evict_first : bool
+        Whether B leaves L2 first: for few rows a group, where it is read once.
+    """
+
+    kernel: ClassVar[str] = "k3"
+
+    block_m: int = 128
+    block_n: int = 192
+    block_k: int = 64
+    num_stages: int = 5
+    pingpong: bool = True
+    store_boxes: int = 1
+    raster_m: int = 8
+    b_evict_first: bool = False
+
+    def __str__(self) -> str:
+        way = "pp" if self.pingpong else "co"
+        hint = "_ef" if self.b_evict_first else ""
+        return (
+            f"{way}{self.block_m}x{self.block_n}x{self.block_k}_s{self.num_stages}"
+            f"c{self.store_boxes}r{self.raster_m}{hint}"
+        )

@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import get_args
 
 from gemmjit.arch import Arch
-from gemmjit.config import Config, DeviceSchedule, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
+from gemmjit.config import (
+    Config,
+    DeviceSchedule,
+    SimtConfig,
+    Sm80MmaConfig,
+    Sm90TmaMmaConfig,
+    Sm90WgmmaConfig,
+)
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import Kernel, Variant
 from gemmjit.problem import Problem
@@ -48,6 +55,10 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
     if arch.number < kernel.min_arch.number:
         reasons.append(
             f"arch: {kernel.name} ({kernel.title}) needs {kernel.min_arch} or newer; got {arch}"
+        )
+    if kernel.max_arch is not None and arch.number > kernel.max_arch.number:
+        reasons.append(
+            f"arch: {kernel.name} ({kernel.title}) exists up to {kernel.max_arch}; got {arch}"
         )
     if kernel.accelerated and not arch.suffix:
         reasons.append(f"arch: {kernel.name} needs a target such as {arch}a; got {arch}")
@@ -88,12 +99,18 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
     return reasons
 
 
-def map_violations(kernel: Kernel, config: Config, problem: Problem, arch: Arch) -> list[str]:
+def map_violations(
+    kernel: Kernel, config: Config, variant: Variant, problem: Problem, arch: Arch
+) -> list[str]:
     """Return why the operands of a problem cannot be read through a kernel's TensorMaps."""
     reasons = []
-    alignments = {"mat_a": problem.a_alignment, "mat_b": problem.b_alignment}
-    for operand, tensor_map in kernel.tensor_maps(problem, config):
-        broken = tensor_map_violations(tensor_map, alignments[operand], arch)
+    alignments = {
+        "mat_a": problem.a_alignment,
+        "mat_b": problem.b_alignment,
+        "out": problem.d_alignment,
+    }
+    for operand, tensor_map, displacement in kernel.tensor_maps(problem, config, variant):
+        broken = tensor_map_violations(tensor_map, alignments[operand] + displacement, arch)
         if 0 in tensor_map.strides:
             broken.append("strides: expected distinct elements; got an expanded dimension")
         reasons += [f"{operand}: TensorMap {reason}" for reason in broken]
@@ -157,6 +174,7 @@ def variant_for(problem: Problem, kernel: Kernel, config: Config) -> Variant:
         a_vector=a_vector,
         b_vector=b_vector,
         d_paired=d_paired,
+        **kernel.traits(problem, config),
         schedule=_schedule(problem, config),
         epilogue=problem.epilogue,
         shape_n=problem.n if baked else 0,
@@ -257,5 +275,39 @@ def _sm90_tma_mma(config: Config) -> list[str]:
     return reasons
 
 
+def _sm90_wgmma(config: Config) -> list[str]:
+    assert isinstance(config, Sm90WgmmaConfig)
+    reasons = []
+    heights = (64, 128) if config.pingpong else (128, 256)
+    if config.block_m not in heights:
+        way = "pingpong" if config.pingpong else "cooperative"
+        reasons.append(
+            f"block_m: k3 {way} takes {heights[0]} or {heights[1]}; got {config.block_m}"
+        )
+    if config.block_n not in (64, 128, 192, 256):
+        reasons.append(f"block_n: k3 takes 64, 128, 192 or 256; got {config.block_n}")
+    if config.block_k != 64:
+        reasons.append(f"block_k: k3 takes 64; got {config.block_k}")
+    if not 2 <= config.num_stages <= 12:
+        reasons.append(f"num_stages: k3 takes 2 to 12; got {config.num_stages}")
+    if not 1 <= config.store_boxes <= 4:
+        reasons.append(f"store_boxes: k3 takes 1 to 4; got {config.store_boxes}")
+    if not 1 <= config.raster_m <= 64:
+        reasons.append(f"raster_m: k3 takes 1 to 64; got {config.raster_m}")
+    if config.min_blocks_per_sm != 1:
+        reasons.append(f"min_blocks_per_sm: k3 takes 1; got {config.min_blocks_per_sm}")
+    rows = config.block_m if config.pingpong else config.block_m // 2
+    if rows * config.block_n // 128 > 192:
+        reasons.append(
+            f"block: a consumer of k3 keeps at most 128 x 192 elements in registers; got {config}"
+        )
+    return reasons
+
+
 #: One row of rules per config type.
-_ROWS = {SimtConfig: _simt, Sm80MmaConfig: _sm80_mma, Sm90TmaMmaConfig: _sm90_tma_mma}
+_ROWS = {
+    SimtConfig: _simt,
+    Sm80MmaConfig: _sm80_mma,
+    Sm90TmaMmaConfig: _sm90_tma_mma,
+    Sm90WgmmaConfig: _sm90_wgmma,
+}

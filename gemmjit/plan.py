@@ -66,10 +66,14 @@ class WorkspacePointer:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapArgument:
-    """A TensorMap over an operand, passed by value."""
+    """A TensorMap over an operand, passed by value.
+
+    It begins `displacement` bytes after the operand's first element (before it, if negative).
+    """
 
     operand: str
     tensor_map: TensorMap
+    displacement: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,10 @@ class Variant:
         elements are loaded at any strides.
     d_paired : bool
         Whether two neighbouring columns of the result can be stored at once.
+    b_blocked : bool
+        k3: whether an N-major B is loaded as blocks of 64 columns, for which N must be a multiple.
+    d_by_tma : bool
+        k3: whether the result is stored by TMA.
     schedule : {"list", "scan", "compact"}
         Tile list from the host, offsets walked by the kernel, or tile list from another kernel.
     epilogue : {"store", "accumulate"}
@@ -49,6 +53,8 @@ class Variant:
     a_vector: bool = True
     b_vector: bool = True
     d_paired: bool = True
+    b_blocked: bool = False
+    d_by_tma: bool = False
     schedule: Schedule = "scan"
     epilogue: Epilogue = "store"
     shape_n: int = 0
@@ -97,7 +103,8 @@ class Variant:
     def __str__(self) -> str:
         a = ("k" if self.a_k_major else "m") + ("" if self.a_vector else "1")
         b = ("k" if self.b_k_major else "n") + ("" if self.b_vector else "1")
-        d = self.out_dtype.short + ("" if self.d_paired else "x1")
+        b += "b" if self.b_blocked else ""
+        d = self.out_dtype.short + ("" if self.d_paired else "x1") + ("t" if self.d_by_tma else "")
         parts = [self.form.replace("ragged_", "r"), self.in_dtype.short, a + b, d, self.schedule]
         if self.epilogue != "store":
             parts.append(self.epilogue[:3])
@@ -112,6 +119,14 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "epilogue": get_args(Epilogue),
     **{
         name: (False, True)
-        for name in ("a_k_major", "b_k_major", "a_vector", "b_vector", "d_paired")
+        for name in (
+            "a_k_major",
+            "b_k_major",
+            "a_vector",
+            "b_vector",
+            "d_paired",
+            "b_blocked",
+            "d_by_tma",
+        )
     },
 }

@@ -12,12 +12,11 @@ from gemmjit.arrays import Frontend
 from gemmjit.cuda.device import current
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.library import is_loaded, load
-from gemmjit.cuda.packing import PACKING_ALIGNMENT, PackedArguments, pack
+from gemmjit.cuda.packing import PACKING_ALIGNMENT, MapSlot, PackedArguments, pack
 from gemmjit.cuda.tensormap import TENSOR_MAP_BYTES, encode
 from gemmjit.dtypes import U8
 from gemmjit.errors import CaptureError, InvalidProblemError, LaunchError
 from gemmjit.plan import Launch, Plan, Workspace
-from gemmjit.tensormap import TensorMap
 
 __all__ = ["BoundPlan", "is_capturing", "order_streams", "ready", "stream_handle"]
 
@@ -118,25 +117,25 @@ class _Arguments(threading.local):
             for slot in packed.slots
         ]
         self.maps = [
-            _MapCell(base + slot.offset, names.index(slot.name), slot.tensor_map)
-            for slot in packed.map_slots
+            _MapCell(base + slot.offset, names.index(slot.name), slot) for slot in packed.map_slots
         ]
 
 
 class _MapCell:
     """The place of one encoded TensorMap and the address that it was encoded for."""
 
-    __slots__ = ("address", "index", "place", "tensor_map")
+    __slots__ = ("address", "index", "place", "slot")
 
-    def __init__(self, place: int, index: int, tensor_map: TensorMap) -> None:
+    def __init__(self, place: int, index: int, slot: MapSlot) -> None:
         self.place = place
         self.index = index
-        self.tensor_map = tensor_map
+        self.slot = slot
         self.address: int | None = None
 
     def encode(self, address: int) -> None:
         self.address = None  # should encoding fail, the old map must not pass for the new one
-        ctypes.memmove(self.place, encode(self.tensor_map, address), TENSOR_MAP_BYTES)
+        encoded = encode(self.slot.tensor_map, address + self.slot.displacement)
+        ctypes.memmove(self.place, encoded, TENSOR_MAP_BYTES)
         self.address = address
 
 

@@ -53,11 +53,14 @@ class MapSlot:
     name : str
         Operand.
     tensor_map : TensorMap
+    displacement : int
+        Added to the operand's address, in bytes.
     """
 
     offset: int
     name: str
     tensor_map: TensorMap
+    displacement: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,9 @@ def pack(arguments: Sequence[Argument]) -> PackedArguments:
         image += bytes(-len(image) % PACKING_ALIGNMENT)
         starts.append(len(image))
         if isinstance(argument, TensorMapArgument):
-            map_slots.append(MapSlot(len(image), argument.operand, argument.tensor_map))
+            map_slots.append(
+                MapSlot(len(image), argument.operand, argument.tensor_map, argument.displacement)
+            )
             image += bytes(_TENSOR_MAP_BYTES)
             continue
         fields = argument.fields if isinstance(argument, Struct) else (argument,)

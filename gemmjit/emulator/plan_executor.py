@@ -113,7 +113,7 @@ def _pack(argument: Argument, addresses: Mapping[str, int]) -> bytes:
     if isinstance(argument, Scalar):
         return np.array(argument.value, _CODES[argument.dtype]).tobytes()
     if isinstance(argument, TensorMapArgument):
-        return encode(argument.tensor_map, addresses[argument.operand])
+        return encode(argument.tensor_map, addresses[argument.operand] + argument.displacement)
     if isinstance(argument, Pointer):
         return addresses.get(argument.operand, 0).to_bytes(8, "little")
     if isinstance(argument, WorkspacePointer):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from gemmjit.arch import Arch
 from gemmjit.config import Config, Sm90TmaMmaConfig
 from gemmjit.dtypes import BF16, F16, F32, DType
-from gemmjit.kernels.kernel import Kernel
+from gemmjit.kernels.kernel import Kernel, OperandMap, tma_stride
 from gemmjit.problem import Problem
 from gemmjit.tensormap import L2Promotion, Swizzle, TensorMap, element_type_of
 from gemmjit.variant import Form, Variant
@@ -65,7 +65,9 @@ class K2(Kernel):
             "mma_type": variant.in_dtype.short,
         }
 
-    def tensor_maps(self, problem: Problem, config: Config) -> tuple[tuple[str, TensorMap], ...]:
+    def tensor_maps(
+        self, problem: Problem, config: Config, variant: Variant
+    ) -> tuple[OperandMap, ...]:
         """Return the maps of A ``(K, M)`` and B ``(N, K, G)``, or ``(K, N, G)`` if K-major.
 
         A box is one panel of the stage: as wide as the swizzle, as high as the tile.
@@ -80,22 +82,22 @@ class K2(Kernel):
         }
         map_a = TensorMap(
             dims=(problem.k, problem.rows),
-            strides=(_stride(s.am, problem.rows, problem.k) * itemsize,),
+            strides=(tma_stride(s.am, problem.rows, problem.k) * itemsize,),
             box=(panel, config.block_m),
             **common,  # type: ignore[arg-type]
         )
-        b_k_major = s.bk == 1
+        b_k_major = variant.b_k_major
         inner, outer = (problem.k, problem.n) if b_k_major else (problem.n, problem.k)
         rows = config.block_n if b_k_major else config.block_k
-        stride = _stride(s.bn if b_k_major else s.bk, outer, inner)
-        group = _stride(s.bg, problem.num_groups, stride * outer)
+        stride = tma_stride(s.bn if b_k_major else s.bk, outer, inner)
+        group = tma_stride(s.bg, problem.num_groups, stride * outer)
         map_b = TensorMap(
             dims=(inner, outer, problem.num_groups),
             strides=(stride * itemsize, group * itemsize),
             box=(panel, rows, 1),
             **common,  # type: ignore[arg-type]
         )
-        return (("mat_a", map_a), ("mat_b", map_b))
+        return (OperandMap("mat_a", map_a), OperandMap("mat_b", map_b))
 
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the tiles of k2: three and two stages, and lower tiles."""
@@ -104,10 +106,5 @@ class K2(Kernel):
             Sm90TmaMmaConfig(block_m=128, num_stages=2, min_blocks_per_sm=2),
             Sm90TmaMmaConfig(block_m=128, num_stages=3, min_blocks_per_sm=2),
             Sm90TmaMmaConfig(block_m=64, num_stages=4, min_blocks_per_sm=2),
-            Sm90TmaMmaConfig(block_m=32, num_stages=2, min_blocks_per_sm=4),
+            Sm90TmaMmaConfig(block_m=32, num_stages=3, min_blocks_per_sm=3),
         )
-
-
-def _stride(stride: int, extent: int, dense: int) -> int:
-    """Return a stride in elements; that of a dimension of length 1 is any that TMA takes."""
-    return stride if extent > 1 else -(-dense // 8) * 8

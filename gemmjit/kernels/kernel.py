@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from gemmjit.arch import Arch
 from gemmjit.config import Config
@@ -16,7 +16,24 @@ from gemmjit.problem import Problem
 from gemmjit.tensormap import TensorMap
 from gemmjit.variant import Form, Variant
 
-__all__ = ["Kernel", "KernelSpec"]
+__all__ = ["Kernel", "KernelSpec", "OperandMap", "tma_stride"]
+
+
+class OperandMap(NamedTuple):
+    """A TensorMap over an operand.
+
+    Attributes
+    ----------
+    operand : str
+        ``mat_a``, ``mat_b`` or ``out``.
+    tensor_map : TensorMap
+    displacement : int
+        Bytes from the operand's first element to the map's.
+    """
+
+    operand: str
+    tensor_map: TensorMap
+    displacement: int = 0
 
 
 class Kernel(ABC):
@@ -34,6 +51,8 @@ class Kernel(ABC):
         Its config dataclass; the default instance is the default tile.
     min_arch : Arch
         First architecture that has its instructions.
+    max_arch : Arch or None
+        Last architecture that has them.
     accelerated : bool
         Whether it needs an ``a`` or ``f`` target.
     in_dtypes, out_dtypes : tuple of DType
@@ -53,6 +72,7 @@ class Kernel(ABC):
     template: ClassVar[str]
     config_type: ClassVar[type[Config]]
     min_arch: ClassVar[Arch]
+    max_arch: ClassVar[Arch | None] = None
     accelerated: ClassVar[bool] = False
     in_dtypes: ClassVar[tuple[DType, ...]]
     out_dtypes: ClassVar[tuple[DType, ...]]
@@ -85,9 +105,15 @@ class Kernel(ABC):
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the configs that are tested, gated against spills and considered by selection."""
 
-    def tensor_maps(self, problem: Problem, config: Config) -> tuple[tuple[str, TensorMap], ...]:
-        """Return the operands that the kernel reads through TensorMaps, in parameter order."""
+    def tensor_maps(
+        self, problem: Problem, config: Config, variant: Variant
+    ) -> tuple[OperandMap, ...]:
+        """Return the TensorMaps that the kernel takes, in parameter order."""
         return ()
+
+    def traits(self, problem: Problem, config: Config) -> dict[str, bool]:
+        """Return fields of the variant that only this kernel derives from a problem."""
+        return {}
 
     @property
     def default_config(self) -> Config:
@@ -116,6 +142,11 @@ class Kernel(ABC):
             "epilogue": f"EPILOGUE_{variant.epilogue.upper()}",
             **self.tile_variables(config, variant),
         }
+
+
+def tma_stride(stride: int, extent: int, dense: int) -> int:
+    """Return a stride in elements; that of a dimension of length 1 is any that TMA takes."""
+    return stride if extent > 1 else -(-dense // 8) * 8
 
 
 def _cpp(value: bool) -> str:

@@ -79,7 +79,7 @@ def spec_for(problem: Problem, arch: Arch, config: Config | str | None = None) -
         require(chosen, tile, variant, arch)
     target = targets[0] if targets else arch
     require(chosen, tile, variant, target)
-    reasons = map_violations(chosen, tile, problem, target)
+    reasons = map_violations(chosen, tile, variant, problem, target)
     if reasons:
         raise InvalidConfigError(
             f"{chosen.name} cannot load the operands: {'; '.join(reasons)}. "

@@ -89,7 +89,7 @@ def plan_ladder(
         )
     if grid == 0:
         return Plan(launches=())
-    maps = [TensorMapArgument(*m) for m in spec.kernel.tensor_maps(problem, config)]
+    maps = [TensorMapArgument(*m) for m in spec.kernel.tensor_maps(problem, config, spec.variant)]
     launch = Launch(
         kernel=kernel,
         grid=(grid, 1, 1),

@@ -32,7 +32,7 @@ _K1_BY_BLOCK_M = {
 # k2 likewise: at 256 rows a group 245 us for four stages and one resident block, 251 us for three
 # stages and two blocks; at 32 rows a group 92 us for block_m 32, 97 us for 64, 118 us for 128.
 _K2_BY_BLOCK_M = {
-    32: Sm90TmaMmaConfig(block_m=32, num_stages=2, min_blocks_per_sm=4),
+    32: Sm90TmaMmaConfig(block_m=32, num_stages=3, min_blocks_per_sm=3),
     64: Sm90TmaMmaConfig(block_m=64, num_stages=4, min_blocks_per_sm=2),
     128: Sm90TmaMmaConfig(block_m=128, num_stages=3, min_blocks_per_sm=1),
 }
@@ -54,7 +54,9 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
     k2, config = KERNELS["k2"], _K2_BY_BLOCK_M[block_m]
     if arch.number >= k2.min_arch.number and problem.form in k2.forms:
         reasons = violations(k2, config, variant_for(problem, k2, config), arch)
-        reasons = reasons or map_violations(k2, config, problem, arch)
+        reasons = reasons or map_violations(
+            k2, config, variant_for(problem, k2, config), problem, arch
+        )
         if not reasons:
             return k2, config
         _log.info("k1 instead of k2: %s", "; ".join(reasons))

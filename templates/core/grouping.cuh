@@ -47,6 +47,13 @@ __device__ __forceinline__ int group_begin(const Grouping& grouping, int count, 
   return end;
 }
 
+// Where a row tile lies.
+struct RowTile {
+  int group;
+  int begin, end;   // rows of the group
+  int first;        // number of the group's first row tile
+};
+
 // Finds row tiles by their number in the list of all groups' tiles. Numbers asked for must not fall;
 // so the walk passes over the offsets once, 32 groups at a time. A warp walks by itself: no barrier,
 // no shared memory, any number of groups.
@@ -55,10 +62,10 @@ struct RowTileWalk {
   int window_start = 0;   // row where it begins
   int window_tiles = 0;   // tiles of all groups before it
 
-  // Fills group, first row and number of rows, or returns false if there are fewer tiles; then
-  // `window_tiles` is their number. Whole warp, no divergence.
+  // Fills `tile` and returns true, or returns false if there are fewer tiles; then `window_tiles` is
+  // their number. Whole warp, no divergence.
   __device__ __forceinline__ bool find(const Grouping& grouping, int block_m, int number,
-                                       int& group, int& m0, int& m_valid) {
+                                       RowTile& tile) {
     const int lane = threadIdx.x & 31;
     for (;;) {
       const int own = window + lane;
@@ -66,19 +73,17 @@ struct RowTileWalk {
       if (own < grouping.num_groups) end = load_offset(grouping, own);
       if (own >= grouping.num_groups && grouping.zero_tail) end = grouping.rows;
       end = max_int(warp_inclusive_max(end, lane), window_start);
-      int start = __shfl_up_sync(0xffffffffu, end, 1);
-      if (lane == 0) start = window_start;
-      const int tiles = ceil_div(end - start, block_m);
+      int begin = __shfl_up_sync(0xffffffffu, end, 1);
+      if (lane == 0) begin = window_start;
+      const int tiles = ceil_div(end - begin, block_m);
       const int through = window_tiles + warp_inclusive_sum(tiles, lane);
       const u32 holders = __ballot_sync(0xffffffffu, number < through);
       if (holders != 0) {
         const int owner = __ffs(holders) - 1;
-        const int first = __shfl_sync(0xffffffffu, through - tiles, owner);
-        const int row_begin = __shfl_sync(0xffffffffu, start, owner);
-        const int row_end = __shfl_sync(0xffffffffu, end, owner);
-        group = window + owner;
-        m0 = row_begin + (number - first) * block_m;
-        m_valid = min_int(block_m, row_end - m0);
+        tile.group = window + owner;
+        tile.begin = __shfl_sync(0xffffffffu, begin, owner);
+        tile.end = __shfl_sync(0xffffffffu, end, owner);
+        tile.first = __shfl_sync(0xffffffffu, through - tiles, owner);
         return true;
       }
       const int all = __shfl_sync(0xffffffffu, through, 31);

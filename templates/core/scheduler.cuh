@@ -6,6 +6,9 @@
 // SCHEDULE_COMPACT  the list was built by the kernel tile_list: its length, then such entries
 // SCHEDULE_SCAN     there is no list: every scheduling warp walks the offsets itself
 //
+// SCHEDULE_SCAN walks a group in bands of RASTER_M tiles along M; within a band M runs fastest, so that
+// blocks at work together share what they read of B. RASTER_M = 1 is the plain order.
+//
 // In the ragged-K form the list is regular, and only the two ends of a group are looked up.
 
 struct Tile {
@@ -47,11 +50,22 @@ struct Scheduler {
   }
 
   __device__ __forceinline__ bool next_scanned(const Arguments& args, Tile& tile) {
-    const int m_tile = tile_idx / tiles_n;
-    tile.n0 = (tile_idx - m_tile * tiles_n) * BLOCK_N;
+    // Groups own whole rows of the list, so this row tile's group is the tile's, whatever the raster.
+    RowTile row;
+    if (!walk.find(args.grouping, BLOCK_M, tile_idx / tiles_n, row)) return false;
+    const int inside = tile_idx - row.first * tiles_n;
+    const int band = inside / (RASTER_M * tiles_n);
+    const int in_band = inside - band * RASTER_M * tiles_n;
+    const int tiles_m = ceil_div(row.end - row.begin, BLOCK_M);
+    const int height = min_int(RASTER_M, tiles_m - band * RASTER_M);
+    const int n_tile = RASTER_M == 1 ? in_band : in_band / height;
+    const int m_tile = band * RASTER_M + in_band - n_tile * height;
+    tile.group = row.group;
+    tile.m0 = row.begin + m_tile * BLOCK_M;
+    tile.n0 = n_tile * BLOCK_N;
+    tile.m_valid = min_int(BLOCK_M, row.end - tile.m0);
     tile.k0 = 0;
-    if (!walk.find(args.grouping, BLOCK_M, m_tile, tile.group, tile.m0, tile.m_valid)) return false;
-    tile.k1 = tile.group < args.grouping.num_groups ? args.dim_k : 0;
+    tile.k1 = row.group < args.grouping.num_groups ? args.dim_k : 0;
     return true;
   }
 

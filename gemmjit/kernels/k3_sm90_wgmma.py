@@ -1,0 +1,159 @@
+"""k3: wgmma fed by TMA, with a scheduling warp, sm_90a."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gemmjit.arch import Arch
+from gemmjit.config import Config, Sm90WgmmaConfig
+from gemmjit.dtypes import BF16, F16, F32, DType
+from gemmjit.kernels.kernel import Kernel, OperandMap, tma_stride
+from gemmjit.problem import Problem
+from gemmjit.tensormap import L2Promotion, Swizzle, TensorMap, element_type_of
+from gemmjit.variant import Form, Variant
+
+__all__ = ["K3"]
+
+_CONSUMERS = 2
+_ROWS = 64  # of one wgmma, of a box of A, of a store box
+_BOX_BYTES = _ROWS * 128
+_RING_PLACE_BYTES = 16  # a full and an empty barrier
+_TILE_SLOTS = 4
+_SLOT_BYTES = 16
+
+
+class K3(Kernel):
+    """Asynchronous tensor cores of Hopper, fed by TMA."""
+
+    name: ClassVar = "k3"
+    title: ClassVar = "wgmma fed by TMA"
+    template: ClassVar = "kernels/sm90_wgmma_grouped_mm.cu.j2"
+    config_type: ClassVar[type[Config]] = Sm90WgmmaConfig
+    min_arch: ClassVar = Arch(90)
+    max_arch: ClassVar = Arch(90)
+    accelerated: ClassVar = True
+    in_dtypes: ClassVar = (BF16, F16)
+    out_dtypes: ClassVar = (BF16, F16, F32)
+    forms: ClassVar[tuple[Form, ...]] = ("ragged_m",)
+    loads_by_tma: ClassVar = True
+
+    def vector_elements(self, dtype: DType) -> int:
+        """Return the elements of 16 bytes, the grid of TMA."""
+        return 16 // dtype.itemsize
+
+    def threads(self, config: Config) -> int:
+        """Return the threads of the producer and the two consumer warpgroups."""
+        return 128 * (1 + _CONSUMERS)
+
+    def smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return the bytes of stages, store boxes, barriers and tile slots."""
+        assert isinstance(config, Sm90WgmmaConfig)
+        stage = (config.block_m + config.block_n) * config.block_k * variant.in_dtype.itemsize
+        stages = config.num_stages * (stage + _RING_PLACE_BYTES)
+        slots = _TILE_SLOTS * (_SLOT_BYTES + _RING_PLACE_BYTES)
+        order = 8 * _CONSUMERS
+        return stages + _CONSUMERS * config.store_boxes * _BOX_BYTES + slots + order
+
+    def static_smem_bytes(self, config: Config, variant: Variant) -> int:
+        """Return 0: all shared memory is dynamic."""
+        return 0
+
+    def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
+        """Return the template's variables that only k3 has."""
+        assert isinstance(config, Sm90WgmmaConfig)
+        rows = config.block_m if config.pingpong else config.block_m // _CONSUMERS
+        accumulators = rows * config.block_n // 128
+        # 64K registers: 128 x (producer + 2 consumers); more go where the accumulators need them.
+        producer, consumer = (24, 240) if accumulators >= 160 else (40, 232)
+        return {
+            "num_stages": config.num_stages,
+            "store_boxes": config.store_boxes,
+            "pingpong": "true" if config.pingpong else "false",
+            "b_evict_first": "true" if config.b_evict_first else "false",
+            "raster_m": config.raster_m,
+            "producer_registers": producer,
+            "consumer_registers": consumer,
+            "b_blocked": "true" if variant.b_blocked else "false",
+            "d_by_tma": "true" if variant.d_by_tma else "false",
+            "b_transposed": 0 if variant.b_k_major else 1,
+            "smem_bytes": self.smem_bytes(config, variant),
+            "mma_type": variant.in_dtype.short,
+        }
+
+    def traits(self, problem: Problem, config: Config) -> dict[str, bool]:
+        """Return whether B can be loaded in blocks of 64 columns, and D stored by TMA."""
+        s = problem.strides
+        itemsize = problem.out_dtype.itemsize
+        return {
+            "b_blocked": s.bk != 1 and problem.n % 64 == 0,
+            "d_by_tma": (
+                itemsize == 2
+                and problem.epilogue == "store"
+                and s.dn == 1
+                and s.dm > 0
+                and s.dm * itemsize % 16 == 0
+                and problem.d_alignment == 16
+            ),
+        }
+
+    def tensor_maps(
+        self, problem: Problem, config: Config, variant: Variant
+    ) -> tuple[OperandMap, ...]:
+        """Return the maps of A, B and D.
+
+        A ``(K, M)`` in boxes of 64 rows. B ``(K, N, G)`` if K-major; else ``(64, K, N / 64, G)`` in
+        one box a stage, or ``(N, K, G)`` in chunks of 64 columns. D as ``(N, 64, M + 1)``, both of
+        the last by rows and from 64 rows before D on, which clips a store at any row (see
+        ``store_by_tma`` in the template).
+        """
+        assert isinstance(config, Sm90WgmmaConfig)
+        s, itemsize = problem.strides, problem.in_dtype.itemsize
+        common = {"swizzle": Swizzle.BYTES_128, "l2_promotion": L2Promotion.BYTES_128}
+        loads = {"element_type": element_type_of(problem.in_dtype), **common}
+        map_a = TensorMap(
+            dims=(problem.k, problem.rows),
+            strides=(tma_stride(s.am, problem.rows, problem.k) * itemsize,),
+            box=(64, _ROWS),
+            **loads,  # type: ignore[arg-type]
+        )
+        inner, outer = (problem.k, problem.n) if variant.b_k_major else (problem.n, problem.k)
+        stride = tma_stride(s.bn if variant.b_k_major else s.bk, outer, inner)
+        group = tma_stride(s.bg, problem.num_groups, stride * outer)
+        dims: tuple[int, ...] = (inner, outer, problem.num_groups)
+        strides: tuple[int, ...] = (stride * itemsize, group * itemsize)
+        box: tuple[int, ...] = (64, config.block_n if variant.b_k_major else config.block_k, 1)
+        if variant.b_blocked:
+            dims = (64, problem.k, problem.n // 64, problem.num_groups)
+            strides = (stride * itemsize, 128, group * itemsize)
+            box = (64, config.block_k, config.block_n // 64, 1)
+        map_b = TensorMap(dims=dims, strides=strides, box=box, **loads)  # type: ignore[arg-type]
+        if not variant.d_by_tma:
+            return (
+                OperandMap("mat_a", map_a),
+                OperandMap("mat_b", map_b),
+                OperandMap("mat_a", map_a),  # a parameter that nothing reads
+            )
+        row = s.dm * problem.out_dtype.itemsize
+        map_d = TensorMap(
+            element_type=element_type_of(problem.out_dtype),
+            dims=(problem.n, _ROWS, problem.rows + 1),
+            strides=(row, row),
+            box=(64, _ROWS, 1),
+            **common,  # type: ignore[arg-type]
+        )
+        return (
+            OperandMap("mat_a", map_a),
+            OperandMap("mat_b", map_b),
+            OperandMap("out", map_d, -_ROWS * row),
+        )
+
+    def shipped_configs(self) -> tuple[Config, ...]:
+        """Return the tiles of k3."""
+        return (
+            Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1),
+            Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2),
+            Sm90WgmmaConfig(
+                block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
+            ),
+            Sm90WgmmaConfig(block_m=128, block_n=256, num_stages=4, store_boxes=2, pingpong=False),
+        )
