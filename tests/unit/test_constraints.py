@@ -1,0 +1,219 @@
+"""Rules of configs, and which variant a problem needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemmjit import Problem, SimtConfig, Sm80MmaConfig
+from gemmjit.arch import Arch
+from gemmjit.constraints import require, variant_for, violations
+from gemmjit.errors import InvalidConfigError
+from gemmjit.kernels import KERNELS
+from gemmjit.problem import Strides
+from gemmjit.variant import Variant
+
+K0, K1 = KERNELS["k0"], KERNELS["k1"]
+SM90 = Arch(90, "a")
+
+
+def plain(form="ragged_m", **changes):
+    """A problem whose operands can all be loaded in vectors, then changed."""
+    problem = Problem.contiguous(form, num_groups=4, rows=128, n=64, k=32)
+    strides = {k: v for k, v in changes.items() if k in Strides._fields}
+    others = {k: v for k, v in changes.items() if k not in strides}
+    return replace(problem, strides=problem.strides._replace(**strides), **others)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda k: k.name)
+def test_shipped_configs_obey_every_rule_from_the_first_architecture_on(kernel):
+    variant = Variant(in_dtype=kernel.in_dtypes[0], out_dtype=kernel.out_dtypes[0])
+    for config in kernel.shipped_configs():
+        for number in (75, 80, 86, 90, 100, 103, 120):
+            arch = Arch(number)
+            if arch < kernel.min_arch:
+                assert violations(kernel, config, variant, arch)
+            elif number in (90, 100, 103):
+                assert violations(kernel, config, variant, arch) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (SimtConfig(block_m=48), ("block_m", "32, 64 or 128", "48")),
+        (SimtConfig(block_n=256), ("block_n", "256")),
+        (SimtConfig(block_k=12), ("block_k", "8, 16 or 32", "12")),
+        (SimtConfig(pad=3), ("pad", "3")),
+        (SimtConfig(block_m=32, block_n=32, block_k=8, min_blocks_per_sm=99), ("min_blocks", "99")),
+        (SimtConfig(block_m=128, block_n=128, block_k=8), ("slice of 128 x 8", "whole vectors")),
+        (SimtConfig(min_blocks_per_sm=0), ("min_blocks_per_sm", "1 to 8", "0")),
+        (SimtConfig(specialize="mn"), ("specialize", "'mn'")),
+    ],
+)
+def test_rules_of_k0(config, words):
+    check(K0, config, words)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (Sm80MmaConfig(block_m=48), ("block_m", "32, 64, 128", "48")),
+        (Sm80MmaConfig(block_n=96), ("block_n", "64, 128 or 256", "96")),
+        (Sm80MmaConfig(block_k=24), ("block_k", "16, 32 or 64", "24")),
+        (Sm80MmaConfig(num_stages=1), ("num_stages", "2 to 8", "1")),
+        (Sm80MmaConfig(pad=4), ("pad", "0, 8 or 16", "4")),
+        (Sm80MmaConfig(block_m=256, block_n=256), ("block", "128 x 256", "256x256")),
+        (Sm80MmaConfig(block_k=64, num_stages=8), ("shared memory", "bytes", "fewer stages")),
+        (Sm80MmaConfig(schedule="luck"), ("schedule", "compact", "'luck'")),
+    ],
+)
+def test_rules_of_k1(config, words):
+    check(K1, config, words)
+
+
+def check(kernel, config, words):
+    reasons = violations(kernel, config, Variant(), SM90)
+    assert reasons
+    assert violations(kernel, type(config)(), Variant(), SM90) == []
+    with pytest.raises(InvalidConfigError) as caught:
+        require(kernel, config, Variant(), SM90)
+    for reason in reasons:
+        assert reason in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_all_broken_rules_are_listed_together():
+    config = Sm80MmaConfig(block_m=48, block_n=96, block_k=24, num_stages=1, pad=4)
+    reasons = "; ".join(violations(K1, config, Variant(in_dtype=K0.in_dtypes[2]), Arch(75)))
+    for name in ("arch", "in_dtype", "block_m", "block_n", "block_k", "num_stages", "pad"):
+        assert f"{name}: " in reasons
+
+
+def test_config_of_another_kernel():
+    with pytest.raises(InvalidConfigError, match="k1 takes a Sm80MmaConfig; got a SimtConfig"):
+        require(K1, SimtConfig(), Variant(), SM90)
+
+
+def test_br065_shared_memory_depends_on_the_architecture():
+    config = Sm80MmaConfig(block_n=256, block_k=64, num_stages=3)
+    assert violations(K1, config, Variant(), SM90) == []
+    (reason,) = violations(K1, config, Variant(), Arch(120))
+    assert "156672" in reason
+    assert "101376" in reason
+
+
+def test_plain_problem_needs_the_plain_variant():
+    for kernel in (K0, K1):
+        config = kernel.default_config
+        assert variant_for(plain(), kernel, config) == Variant()
+        wgrad = variant_for(plain("ragged_k"), kernel, config)
+        assert wgrad == Variant(form="ragged_k", a_k_major=False)
+
+
+#: What must not be loaded in vectors of 16 bytes, and why.
+SCALAR_A = {
+    "row stride off the grid": {"am": 36},
+    "no contiguous dimension": {"ak": 2},
+    "M-major: groups start anywhere": {"am": 1, "ak": 128},
+    "pointer off the grid": {"a_alignment": 8},
+    "reversed": {"ak": -1},
+    "expanded along K": {"ak": 0},
+}
+SCALAR_B = {
+    "row stride off the grid": {"bk": 68},
+    "group stride off the grid": {"bg": 2052},
+    "no contiguous dimension": {"bn": 2},
+    "pointer off the grid": {"b_alignment": 2},
+    "reversed": {"bn": -1},
+    "expanded along N": {"bn": 0},
+}
+VECTOR_B = {"K-major": {"bn": 32, "bk": 1}, "expanded over groups": {"bg": 0}}
+
+
+@pytest.mark.parametrize("why", SCALAR_A)
+def test_a_that_is_loaded_element_by_element(why):
+    variant = variant_for(plain(**SCALAR_A[why]), K1, Sm80MmaConfig())
+    assert not variant.a_vector
+    assert variant.b_vector
+
+
+@pytest.mark.parametrize("why", SCALAR_B)
+def test_b_that_is_loaded_element_by_element(why):
+    variant = variant_for(plain(**SCALAR_B[why]), K1, Sm80MmaConfig())
+    assert not variant.b_vector
+    assert variant.a_vector
+
+
+@pytest.mark.parametrize("why", VECTOR_B)
+def test_b_that_is_loaded_in_vectors(why):
+    assert variant_for(plain(**VECTOR_B[why]), K1, Sm80MmaConfig()).b_vector
+
+
+def test_a_expanded_over_rows_is_loaded_in_vectors():
+    assert variant_for(plain(am=0), K1, Sm80MmaConfig()).a_vector
+    assert variant_for(plain(am=-32), K1, Sm80MmaConfig()).a_vector
+
+
+def test_ragged_k_never_loads_vectors_along_the_contraction():
+    # A group may start at any row, so at any alignment.
+    wgrad = plain("ragged_k", am=128, ak=1, bk=1, bn=128)
+    variant = variant_for(wgrad, K1, Sm80MmaConfig())
+    assert (variant.a_k_major, variant.b_k_major) == (True, True)
+    assert not variant.a_vector
+    assert not variant.b_vector
+
+
+def test_k0_needs_four_elements_where_k1_needs_eight():
+    problem = plain(am=36, bk=68, bg=36 * 68, a_alignment=8, b_alignment=8)
+    variant = variant_for(problem, K0, SimtConfig())
+    assert variant.a_vector
+    assert variant.b_vector
+
+
+@pytest.mark.parametrize(
+    ("changes", "paired"),
+    [({}, True), ({"dn": 2}, False), ({"dm": 65}, False), ({"d_alignment": 2}, False),
+     ({"d_alignment": 4}, True), ({"dn": -1}, False), ({"dm": -64}, True)],
+)  # fmt: skip
+def test_two_columns_of_the_result_at_once(changes, paired):
+    assert variant_for(plain(**changes), K1, Sm80MmaConfig()).d_paired is paired
+
+
+def test_two_columns_of_float32_need_eight_bytes():
+    for alignment, paired in ((4, False), (8, True), (16, True)):
+        problem = replace(plain(d_alignment=alignment), out_dtype=K0.in_dtypes[2])
+        assert variant_for(problem, K1, Sm80MmaConfig()).d_paired is paired
+
+
+def test_odd_group_stride_of_wgrad_results():
+    assert not variant_for(plain("ragged_k", dg=2049), K1, Sm80MmaConfig()).d_paired
+
+
+def test_schedules():
+    listed = replace(plain(), schedule="list")
+    assert variant_for(listed, K1, Sm80MmaConfig()).schedule == "list"
+    assert variant_for(plain(), K1, Sm80MmaConfig()).schedule == "scan"
+    compact = Sm80MmaConfig(schedule="compact")
+    assert variant_for(plain(), K1, compact).schedule == "compact"
+    assert variant_for(listed, K1, compact).schedule == "list"
+    for config in (Sm80MmaConfig(), compact):
+        wgrad = replace(plain("ragged_k"), schedule="list")
+        assert variant_for(wgrad, K1, config).schedule == "scan"
+
+
+def test_only_a_specialised_config_compiles_n_and_k_in():
+    variant = variant_for(plain(), K1, Sm80MmaConfig(specialize="nk"))
+    assert (variant.shape_n, variant.shape_k) == (64, 32)
+    wgrad = variant_for(plain("ragged_k"), K1, Sm80MmaConfig(specialize="nk"))
+    assert (wgrad.shape_n, wgrad.shape_k) == (64, 0)  # the contraction is the group's
+
+
+def test_br118_rows_and_groups_are_never_compiled_in():
+    variants = {
+        variant_for(Problem.contiguous(num_groups=g, rows=rows, n=64, k=32), K1, Sm80MmaConfig())
+        for rows in range(1, 200, 7)
+        for g in (1, 3, 64)
+    }
+    assert len(variants) <= 2  # a single row has no row stride, which changes nothing but that

@@ -1,0 +1,66 @@
+"""The default choice of kernel and tile."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmjit import Problem
+from gemmjit.arch import Arch
+from gemmjit.constraints import variant_for, violations
+from gemmjit.ops.dispatch import resolve, spec_for
+from gemmjit.selection import choose
+
+ARCHES = [Arch.parse(a) for a in ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_103", "sm_120")]
+
+
+def problem(form="ragged_m", rows=1024, groups=8, dtype="bfloat16", n=256, k=128, **keywords):
+    return Problem.contiguous(form, num_groups=groups, rows=rows, n=n, k=k, dtype=dtype, **keywords)
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=str)
+@pytest.mark.parametrize("form", ["ragged_m", "ragged_k"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("rows", [0, 1, 100, 1024, 100_000])
+def test_every_choice_obeys_every_rule(arch, form, dtype, rows):
+    for orders in ({}, {"a_k_major": False}, {"b_k_major": True}, {"n": 33, "k": 7}):
+        asked = problem(form, rows=rows, dtype=dtype, **orders)
+        kernel, config = choose(asked, arch)
+        assert violations(kernel, config, variant_for(asked, kernel, config), arch) == []
+        assert spec_for(asked, arch).target.runs_on(arch)
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=str)
+def test_float32_goes_to_the_fp32_cores(arch):
+    assert choose(problem(dtype="float32"), arch)[0].name == "k0"
+
+
+@pytest.mark.parametrize(("arch", "kernel"), [("sm_75", "k0"), ("sm_80", "k1"), ("sm_86", "k1")])
+def test_sixteen_bits_go_to_the_best_kernel_there_is(arch, kernel):
+    assert choose(problem(), Arch.parse(arch))[0].name == kernel
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    ("rows", "groups", "block_m"),
+    [(8, 8, 32), (256, 8, 32), (264, 8, 64), (512, 8, 64), (520, 8, 128), (10**6, 8, 128),
+     (100, 0, 128), (0, 8, 32)],
+)  # fmt: skip
+def test_tile_height_follows_the_mean_group(arch, rows, groups, block_m):
+    config = choose(problem(rows=rows, groups=groups), Arch.parse(arch))[1]
+    assert config.block_m == block_m
+
+
+def test_tile_height_of_wgrad_follows_its_rows():
+    for k, block_m in ((24, 32), (64, 64), (65, 128)):
+        assert choose(problem("ragged_k", k=k), Arch.parse("sm_80"))[1].block_m == block_m
+
+
+def test_a_fixed_config_is_not_second_guessed():
+    kernel, config = resolve(problem(), Arch(80), "k0")
+    assert kernel.name == "k0"
+    assert config == kernel.default_config
+
+
+def test_operands_that_no_tensor_map_describes_go_to_k1():
+    for changes in ({"n": 33}, {"k": 7}, {"a_k_major": False}):
+        assert choose(problem(**changes), Arch(90))[0].name == "k1"
