@@ -36,6 +36,12 @@ _NUMPY: dict[str, Any] = {
 _BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
+def _flushed(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return values with subnormals replaced by zeros of their sign."""
+    small = np.abs(values) < np.finfo(np.float32).tiny
+    return np.where(small, np.copysign(np.float32(0), values), values)
+
+
 def reduce_elements(op: str, element: str, old: Bytes, new: Bytes) -> Bytes:
     """Return ``op(old, new)`` element by element.
 
@@ -51,7 +57,8 @@ def reduce_elements(op: str, element: str, old: Bytes, new: Bytes) -> Bytes:
     Returns
     -------
     ndarray of uint8, same shape
-        Sums of f16 and bf16 are rounded to nearest even once; minimum and maximum ignore a NaN
+        Sums of f16 and bf16 are rounded to nearest even once, those of f32 lose subnormal inputs
+        and results (the manual's "current implementation"); minimum and maximum ignore a NaN
         operand.
 
     Raises
@@ -64,11 +71,14 @@ def reduce_elements(op: str, element: str, old: Bytes, new: Bytes) -> Bytes:
         raise UnknownInstruction(f"bulk reduction: expected one of {known}; got {op}.{element}")
     kind = _NUMPY[element]
     a, b = old.view(kind), new.view(kind)
+    result: NDArray[Any]
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if element in ("f16", "bf16"):
             x, y = decode(element, a), decode(element, b)
             combined = {"add": np.add, "min": np.fmin, "max": np.fmax}[op](x, y)
             result = encode(element, combined)
+        elif element == "f32":
+            result = _flushed(_flushed(a) + _flushed(b))
         elif op in _BITWISE:
             result = _BITWISE[op](a, b)
         elif op == "inc":

@@ -19,11 +19,12 @@ from gemmjit.emulator.box_copy import BoxCopy
 from gemmjit.emulator.bulk_groups import BulkStore, bulk_groups
 from gemmjit.emulator.bulk_reduce import REDUCTIONS, reduce_elements
 from gemmjit.emulator.dispatch import instruction, reject
-from gemmjit.emulator.faults import BarrierFault, MemoryFault, TensorMapFault
+from gemmjit.emulator.faults import MemoryFault, TensorMapFault
 from gemmjit.emulator.grid import Grid
 from gemmjit.emulator.instructions_mbarrier import shared_values
 from gemmjit.emulator.lanes import WARP, LaneSet
 from gemmjit.emulator.module import Address, Instruction
+from gemmjit.emulator.multicast import OFFSET_MASK, destinations
 from gemmjit.emulator.operands import Operands
 from gemmjit.emulator.runs import read_runs, write_runs
 from gemmjit.emulator.shared_memory import RANK_SHIFT, SPAN
@@ -36,7 +37,6 @@ __all__: list[str] = []
 
 Array = npt.NDArray[Any]
 
-_OFFSET_MASK = (1 << RANK_SHIFT) - 1
 _ELEMENTS = {
     ElementType.UINT32: "u32", ElementType.INT32: "s32", ElementType.UINT64: "u64",
     ElementType.INT64: "s64", ElementType.FLOAT16: "f16", ElementType.BFLOAT16: "bf16",
@@ -145,34 +145,6 @@ class _Load:
             mask = None if masks is None else masks[i]
             self._issue(lane, targets[i], barriers[i], mask, maps[i], coordinates[i])
 
-    def _destinations(
-        self, slot: int, target: int, barrier: int, mask: int | None
-    ) -> list[tuple[int, int]]:
-        """Return (slot, flat index of the barrier) of every block that receives the box."""
-        size = self.grid.cluster_size
-        first = slot - slot % size
-        rank = target >> RANK_SHIFT
-        if barrier >> RANK_SHIFT != rank:
-            raise BarrierFault(
-                f"tensor copy: the mbarrier is in block {barrier >> RANK_SHIFT} of the cluster, "
-                f"its data go to block {rank}"
-            )
-        if mask is None:
-            if self.own_block and first + rank != slot:
-                raise MemoryFault("tensor copy: .shared::cta names another block of the cluster")
-            return [(first + rank, self.grid.shared.flat_of(slot, barrier, 8, 8))]
-        if not mask or mask >> size:
-            raise MemoryFault(
-                f"tensor copy: ctaMask {mask:#x}: expected blocks of a cluster of {size}"
-            )
-        offset = barrier & _OFFSET_MASK
-        flat_of = self.grid.shared.flat_of
-        return [
-            (first + r, flat_of(slot, r << RANK_SHIFT | offset, 8, 8))
-            for r in range(size)
-            if mask >> r & 1
-        ]
-
     def _issue(
         self,
         lane: int,
@@ -184,23 +156,23 @@ class _Load:
     ) -> None:
         grid, machine = self.grid, self.grid.machine
         slot = lane // grid.space.threads
-        destinations = self._destinations(slot, target, barrier, mask)
-        box = self.tensor.load(tensor_map, coordinates, target & _OFFSET_MASK)
-        for destination, _ in destinations:
+        receivers = destinations(grid, slot, target, barrier, mask, self.own_block)
+        box = self.tensor.load(tensor_map, coordinates, target & OFFSET_MASK)
+        for destination, _ in receivers:
             _check_range(grid, destination, box)
             machine.races.async_issue_write(grid, destination, _units(box, destination))
-        cells = grid.mbarriers.cells(np.array([flat for _, flat in destinations]))
+        cells = grid.mbarriers.cells(np.array([flat for _, flat in receivers]))
         machine.races.barrier_use(grid, lane, cells)
 
         def complete() -> None:
             data = read_runs(machine.memory, box.runs, box.run_bytes)
-            for destination, flat in destinations:
+            for destination, flat in receivers:
                 _check_range(grid, destination, box)
                 box.write_shared(grid.shared.data, data, destination * SPAN)
                 machine.races.async_write(grid, destination, _units(box, destination))
                 grid.mbarriers.complete_tx(flat, box.box_bytes)
 
-        slots = (grid, frozenset(destination for destination, _ in destinations))
+        slots = (grid, frozenset(destination for destination, _ in receivers))
         machine.engine.submit(Operation("bulk load", complete, slots=slots, where=self.where))
         machine.progress += 1
 
@@ -231,7 +203,7 @@ class _Store:
         slot = lane // grid.space.threads
         if source >> RANK_SHIFT != slot % grid.cluster_size:
             raise MemoryFault("tensor copy: the source is in another block of the cluster")
-        box = self.tensor.store(tensor_map, coordinates, source & _OFFSET_MASK)
+        box = self.tensor.store(tensor_map, coordinates, source & OFFSET_MASK)
         _check_range(grid, slot, box)
         machine.races.async_issue_read(grid, slot, _units(box, slot), (lane // WARP,))
         write = partial(write_runs, machine.memory, box.runs)

@@ -435,6 +435,10 @@ def test_float_reductions_round_once():
     single = np.float32([[1.5, 2.0**24]])
     got = reduce_elements("add", "f32", single.view(np.uint8), np.float32([[1, 1]]).view(np.uint8))
     assert got.view(np.float32).tolist() == [[2.5, 2.0**24]]
+    small = np.float32([[2.0**-127, 2.0**-126, -(2.0**-126)]])
+    other = np.float32([[2.0**-127, -1.5 * 2.0**-126, 2.0**-126]])
+    got = reduce_elements("add", "f32", small.view(np.uint8), other.view(np.uint8))
+    assert got.view(np.uint32).tolist() == [[0, 0x80000000, 0]]
 
 
 def test_reductions_outside_the_manual_are_refused():
