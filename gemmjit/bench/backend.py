@@ -79,13 +79,15 @@ class Backend(ABC):
     framework : str
         Whose arrays it hands out: ``cupy``, ``torch`` or ``numpy``.
     facts : DeviceFacts
-    lead_in : bool
-        Whether `measure` can hold the device back until all work is enqueued.
     """
 
     framework: ClassVar[str]
     facts: DeviceFacts
-    lead_in: bool = False
+
+    @property
+    def lead_in(self) -> bool:
+        """Whether `measure` can hold the device back until all work is enqueued."""
+        return False
 
     @abstractmethod
     def active(self) -> AbstractContextManager[None]:

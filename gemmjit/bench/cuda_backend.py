@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +12,9 @@ from gemmjit.bench.backend import Backend, DeviceFacts, Graph
 from gemmjit.bench.delay import delay
 from gemmjit.cuda.device import current, device
 from gemmjit.cuda.driver import check, driver, driver_version
+from gemmjit.dtypes import F16
 from gemmjit.errors import GemmjitError
+from gemmjit.logs import logger
 
 __all__ = ["CudaBackend", "kernel_driver_version"]
 
@@ -49,6 +51,18 @@ class CudaBackend(Backend):
     def stream(self) -> int:
         """Handle of the stream that everything runs on."""
         raise NotImplementedError
+
+    @cached_property
+    def lead_in(self) -> bool:
+        """Whether the delay kernel can be compiled and launched; tried when first asked."""
+        try:
+            with self.active():
+                delay(1e-6, self.stream, self.ordinal)
+                self.synchronize()
+        except GemmjitError as error:
+            logger("bench").warning("no lead-in: %s", error)
+            return False
+        return True
 
     def _launch(self, graph: Graph) -> None:
         """Enqueue a graph on the stream."""
@@ -98,9 +112,9 @@ class CudaBackend(Backend):
             self.synchronize()
 
     def synchronize(self) -> None:
-        """Wait for the stream."""
+        """Wait for everything on the device."""
         with current(self.ordinal):
-            check(self._api.cuStreamSynchronize(self.stream), "cuStreamSynchronize")
+            check(self._api.cuCtxSynchronize(), "cuCtxSynchronize")
 
     def idle(self, seconds: float) -> None:
         """Sleep on the host."""
@@ -112,8 +126,6 @@ class CudaBackend(Backend):
 
     def copy_call(self, nbytes: int) -> Callable[[], Any]:
         """Return a copy through the driver between two arrays of random bytes."""
-        from gemmjit.dtypes import F16
-
         source, target = (self.empty((nbytes // 2,), F16) for _ in range(2))
         self.draw(source, 1.0, 0)
         self.draw(target, 1.0, 1)
@@ -140,14 +152,6 @@ class CudaBackend(Backend):
 
     def _capturing_stream(self) -> int:
         return self.stream
-
-    def _check_lead_in(self) -> None:
-        """Find out whether the delay kernel can be compiled and launched."""
-        self.lead_in = False
-        with suppress(GemmjitError), self.active():
-            delay(1e-6, self.stream, self.ordinal)
-            self.synchronize()
-            self.lead_in = True
 
     def _take_events(self, count: int) -> list[Any]:
         flags = self._api.CUevent_flags.CU_EVENT_DEFAULT

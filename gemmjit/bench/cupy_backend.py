@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import numpy as np
 
 from gemmjit.bench.backend import Graph
 from gemmjit.bench.cuda_backend import CudaBackend
-from gemmjit.dtypes import F16, DType
+from gemmjit.dtypes import F16, DType, dtype_of
 from gemmjit.errors import InvalidProblemError
 from gemmjit.logs import logger
 
@@ -47,7 +48,6 @@ class CupyBackend(CudaBackend):
         self._blocks: dict[tuple[DType, float], Any] = {}
         self._host_math = False
         super().__init__(ordinal)
-        self._check_lead_in()
 
     @property
     def stream(self) -> int:
@@ -67,8 +67,6 @@ class CupyBackend(CudaBackend):
 
     def draw(self, array: Any, scale: float, seed: int) -> None:
         """Copy pieces of a random block from random places, each its own for every piece."""
-        from gemmjit.dtypes import dtype_of
-
         dtype = dtype_of(array.dtype)
         block = self._block(dtype, scale)
         random = np.random.default_rng(seed)
@@ -153,8 +151,6 @@ class CupyBackend(CudaBackend):
 
     def release(self) -> None:
         """Return what CuPy's pool caches."""
-        import gc
-
         gc.collect()
         self._cupy.get_default_memory_pool().free_all_blocks()
 

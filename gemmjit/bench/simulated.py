@@ -67,7 +67,6 @@ class SimulatedBackend(Backend):
         self, model: ClockModel | None = None, seed: int = 0, l2_bytes: int = 1 << 16
     ) -> None:
         self.model = model or ClockModel()
-        self.lead_in = True
         self.facts = DeviceFacts(
             name="simulated device",
             arch="sm_90",
@@ -82,6 +81,11 @@ class SimulatedBackend(Backend):
         self.heat = 0.0
         self._clock = 0.0
         self._random = np.random.default_rng(seed)
+
+    @property
+    def lead_in(self) -> bool:
+        """Whether the device can be held back: it can."""
+        return True
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 
 from gemmjit.bench.backend import Graph
 from gemmjit.bench.cuda_backend import CudaBackend
-from gemmjit.dtypes import DType
+from gemmjit.dtypes import BF16, DType
 
 __all__ = ["TorchBackend", "missing"]
 
@@ -35,7 +36,6 @@ class TorchBackend(CudaBackend):
         self._torch.zeros(1, device=self._device)  # makes torch create the context
         self._stream = self._torch.cuda.Stream(self._device)
         super().__init__(ordinal)
-        self._check_lead_in()
 
     @property
     def stream(self) -> int:
@@ -106,8 +106,6 @@ class TorchBackend(CudaBackend):
 
     def dense_call(self, size: int) -> tuple[Callable[[], Any], str]:
         """Return a product through cuBLAS."""
-        from gemmjit.dtypes import BF16
-
         a, b, out = (self.empty((size, size), BF16) for _ in range(3))
         self.draw(a, 1.0, 0)
         self.draw(b, size**-0.5, 1)
@@ -115,8 +113,6 @@ class TorchBackend(CudaBackend):
 
     def release(self) -> None:
         """Return what torch's allocator caches."""
-        import gc
-
         gc.collect()
         self._torch.cuda.empty_cache()
 

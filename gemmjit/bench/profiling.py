@@ -1,0 +1,189 @@
+"""Runs one kernel for a profiler, says how to call it, and reads what it wrote.
+
+Nsight Compute replays a kernel many times and may fix its clocks, so that its times are no times
+of a program: here it only counts. Clocks stay as they are (``--clock-control none``).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gemmjit.errors import InvalidProblemError
+
+__all__ = ["METRICS", "SECTIONS", "counters", "ncu_command", "read_ncu"]
+
+_STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+_STALLS = (
+    *("barrier", "branch_resolve", "dispatch_stall", "drain", "gmma", "imc_miss"),
+    *("lg_throttle", "long_scoreboard", "math_pipe_throttle", "membar", "mio_throttle"),
+    *("misc", "no_instruction", "not_selected", "selected", "short_scoreboard", "sleeping"),
+    *("tex_throttle", "wait"),
+)
+
+#: Sections that hold every metric below. Asked for by section, because the names of some metrics
+#: differ from chip to chip, and the profiler refuses a name that it does not know.
+SECTIONS = (
+    *("SpeedOfLight", "SchedulerStats", "WarpStateStats", "ComputeWorkloadAnalysis"),
+    *("MemoryWorkloadAnalysis", "InstructionStats", "LaunchStats", "Occupancy"),
+)
+
+_BUSY = r"\.avg\.pct_of_peak_sustained_(active|elapsed)"
+
+#: Field of the result -> patterns of metrics, and the factor to the field's unit from the metric's
+#: base unit. The first pattern that matches anything counts, with its largest value.
+METRICS: dict[str, tuple[tuple[str, ...], float]] = {
+    "duration_us": ((r"gpu__time_duration\.sum",), 1e-3),
+    "sm_clock_mhz": ((r"(smsp|sm|gpc)__cycles_elapsed\.avg\.per_second",), 1e-6),
+    "issue_rate": ((r"smsp__issue_active\.avg\.per_cycle_active",), 1.0),
+    "warps_per_scheduler": ((r"smsp__warps_active\.avg\.per_cycle_active",), 1.0),
+    "eligible_warps": ((r"smsp__warps_eligible\.avg\.per_cycle_active",), 1.0),
+    "cycles_per_issue": ((r"smsp__average_warp_latency_per_inst_issued\.ratio",), 1.0),
+    "instructions": ((r"smsp?__inst_executed\.sum",), 1.0),
+    "tensor_pipe_pct": (
+        (
+            r"sm__pipe_tensor\w*_cycles_active" + _BUSY,
+            r"sm__inst_executed_pipe_tensor\w*" + _BUSY,
+        ),
+        1.0,
+    ),
+    "sm_throughput_pct": ((r"sm__throughput" + _BUSY,), 1.0),
+    "l1tex_throughput_pct": ((r"l1tex__throughput" + _BUSY,), 1.0),
+    "l2_throughput_pct": ((r"lts__throughput" + _BUSY,), 1.0),
+    "dram_throughput_pct": ((r"(gpu__dram|dram)_?_throughput" + _BUSY,), 1.0),
+    "dram_gb_per_s": ((r"dram__bytes\.sum\.per_second",), 1e-9),
+    "registers": ((r"launch__registers_per_thread",), 1.0),
+    "occupancy_pct": ((r"sm__warps_active" + _BUSY,), 1.0),
+}
+
+_LEADING_STALLS = 4
+
+
+def ncu_command(program: Sequence[str], *, skip: int, count: int, kernel: str = "gemmjit_") -> str:
+    """Return the command line that profiles a program with Nsight Compute.
+
+    Parameters
+    ----------
+    program : sequence of str
+        What to profile.
+    skip : int
+        Launches of matching kernels that come first and are not profiled.
+    count : int
+        Launches to profile.
+    kernel : str
+        What the kernel's name begins with.
+    """
+    return shlex.join(
+        [
+            *("ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"),
+            *("--kernel-name", f"regex:^{kernel}"),
+            *("--launch-skip", str(skip), "--launch-count", str(count)),
+            *(word for section in SECTIONS for word in ("--section", section)),
+            *program,
+        ]
+    )
+
+
+def read_ncu(text: str) -> list[dict[str, float | str]]:
+    """Read what ``ncu --csv`` printed, with pages ``raw`` or ``details``.
+
+    Parameters
+    ----------
+    text : str
+        Its standard output; lines that belong to no table are skipped.
+
+    Returns
+    -------
+    list of dict
+        For each profiled launch, the value of every metric by its name; ``kernel`` is the kernel.
+        A metric that the profiler does not know is missing.
+
+    Raises
+    ------
+    InvalidProblemError
+        If there is no table in the text.
+    """
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        raise InvalidProblemError(
+            'ncu: expected a CSV table that begins with "ID"; found none. '
+            "Run it with --csv, and give this command its standard output"
+        )
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines[start:]))))
+    return list(_details(rows) if rows and "Metric Name" in rows[0] else _raw(rows))
+
+
+def counters(launch: Mapping[str, float | str]) -> dict[str, Any]:
+    """Return the fields of `METRICS` of one launch, and its leading stalls.
+
+    Parameters
+    ----------
+    launch : mapping
+        As `read_ncu` returns it.
+
+    Returns
+    -------
+    dict
+        JSON-compatible; None where the profiler said nothing. ``stalls`` are warp cycles per issued
+        instruction, the largest first, without ``selected``, which is no stall.
+    """
+    found: dict[str, Any] = {"kernel": launch.get("kernel")}
+    for field, (patterns, factor) in METRICS.items():
+        largest = next((v for p in patterns if (v := _largest(launch, p)) is not None), None)
+        found[field] = None if largest is None else largest * factor
+    stalls: dict[str, float] = {}
+    for stall in _STALLS:
+        value = launch.get(_STALL.format(stall))
+        if isinstance(value, float) and stall != "selected":
+            stalls[stall] = value
+    leading = sorted(stalls.items(), key=lambda item: -item[1])[:_LEADING_STALLS]
+    found["stalls"] = dict(leading)
+    return found
+
+
+def _largest(launch: Mapping[str, float | str], pattern: str) -> float | None:
+    compiled = re.compile(pattern)
+    values = [
+        value
+        for name, value in launch.items()
+        if isinstance(value, float) and compiled.fullmatch(name)
+    ]
+    return max(values, default=None)
+
+
+def _raw(rows: Sequence[Mapping[str, str]]) -> Iterator[dict[str, float | str]]:
+    """Read a table with a column per metric; its first row holds the units."""
+    for row in rows:
+        if not row.get("ID"):
+            continue
+        launch: dict[str, float | str] = {"kernel": row.get("Kernel Name", "")}
+        for name, text in row.items():
+            value = _number(text)
+            if "__" in name and value is not None:
+                launch[name] = value
+        yield launch
+
+
+def _details(rows: Sequence[Mapping[str, str]]) -> Iterator[dict[str, float | str]]:
+    """Read a table with a row per metric."""
+    launches: dict[str, dict[str, float | str]] = {}
+    for row in rows:
+        launch = launches.setdefault(row["ID"], {"kernel": row.get("Kernel Name", "")})
+        value = _number(row.get("Metric Value"))
+        if value is not None:
+            launch[row["Metric Name"]] = value
+    yield from launches.values()
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

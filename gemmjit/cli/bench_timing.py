@@ -1,0 +1,192 @@
+"""``gemmjit bench grouped``, ``ladder`` and ``scheduling``: contenders against each other."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gemmjit.bench.cases import CASES, case_of, passes_of
+from gemmjit.cli.bench_common import (
+    add_timing,
+    config_of,
+    integers_of,
+    is_complete,
+    names_of,
+    open_run,
+    origin_of,
+    say_drawn,
+    write_record,
+)
+
+__all__ = [
+    "declare_grouped",
+    "declare_ladder",
+    "declare_scheduling",
+    "run_grouped_command",
+    "run_ladder_command",
+    "run_scheduling_command",
+]
+
+
+def declare_grouped(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``gemmjit bench grouped``."""
+    parser.add_argument(
+        "--case",
+        default=",".join(CASES),
+        help="names, or sizes as in rows=4096:groups=32:k=1024:n=2048:skew=1.2 "
+        f"(default: {', '.join(CASES)})",
+    )
+    parser.add_argument("--form", default="fprop", help="fprop, dgrad, wgrad (default: fprop)")
+    parser.add_argument(
+        "--vs",
+        default="torch,cublas,padded,deepgemm,quack",
+        help="peers; the first that is there is the baseline",
+    )
+    parser.add_argument("--layout", default="nn,nt", help="of the weights: nn, nt or both")
+    parser.add_argument("--list", action="store_true", help="list cases and peers, and end")
+    add_timing(parser)
+
+
+def run_grouped_command(arguments: argparse.Namespace) -> int:
+    """Run ``gemmjit bench grouped``; 1 if gemmjit itself is missing in a cell."""
+    from gemmjit.bench.cases import Workload
+    from gemmjit.bench.grouped import missing_peers, run_grouped
+    from gemmjit.bench.peers import peers_of
+    from gemmjit.bench.report import grouped_table
+    from gemmjit.dtypes import dtype_of
+
+    if arguments.list:
+        return _list(arguments)
+    dtype = dtype_of(arguments.dtype)
+    forms = passes_of(names_of(arguments.form))
+    workloads = [
+        Workload(case_of(name), form, dtype) for name in names_of(arguments.case) for form in forms
+    ]
+    peers = peers_of(["gemmjit", *names_of(arguments.vs)])
+    bench = open_run(arguments, len(workloads))
+    missing = missing_peers(bench, peers)
+    for peer in missing:
+        bench.say(f"peer {peer['peer']} is missing: {peer['reason']}")
+    gone = {peer["peer"] for peer in missing}
+    baseline = next((n for n in names_of(arguments.vs) if n not in gone), "gemmjit")
+    record = {
+        **origin_of(arguments, bench),
+        "kind": "grouped",
+        "baseline": baseline,
+        "missing": missing,
+        "peers": {
+            peer.name: {"title": peer.title, "version": peer.version()}
+            for peer in peers
+            if peer.name not in gone
+        },
+        "results": [],
+    }
+
+    def keep(result: dict[str, Any]) -> None:
+        record["results"].append(result)
+        write_record(arguments, record)
+
+    results = run_grouped(
+        bench, workloads, peers, baseline, keep, layouts=names_of(arguments.layout)
+    )
+    print(grouped_table(results))
+    for peer in missing:
+        print(f"missing: {peer['peer']}: {peer['reason']}")
+    if arguments.plot:
+        from gemmjit.bench.plots import plot_grouped
+
+        say_drawn(plot_grouped(record, arguments.plot))
+    return 0 if is_complete(results, "gemmjit") else 1
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from gemmjit.bench.peers import PEERS
+    from gemmjit.bench.report import text_table
+
+    rows = [[c.name, str(c.rows), str(c.num_groups), str(c.k), str(c.n)] for c in CASES.values()]
+    print("\n".join(text_table(("case", "rows", "groups", "k", "n"), rows)))
+    print()
+    print("\n".join(text_table(("peer", "what"), [[p.name, p.title] for p in PEERS.values()])))
+    return 0
+
+
+def declare_ladder(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``gemmjit bench ladder``."""
+    parser.add_argument("--case", help="as for grouped; the first of equal sizes is the even one")
+    add_timing(parser)
+
+
+def run_ladder_command(arguments: argparse.Namespace) -> int:
+    """Run ``gemmjit bench ladder``; 1 if a rung is missing."""
+    from gemmjit.bench.ladder import LADDER_CASES, ladder_table, run_ladder
+    from gemmjit.bench.peers import PEERS
+    from gemmjit.dtypes import dtype_of
+
+    cases = [case_of(name) for name in (names_of(arguments.case or "") or LADDER_CASES)]
+    bench = open_run(arguments, 1)
+    record = {
+        **origin_of(arguments, bench),
+        "kind": "ladder",
+        **run_ladder(bench, cases, PEERS["torch"], dtype_of(arguments.dtype)),
+    }
+    write_record(arguments, record)
+    print(ladder_table(record))
+    if arguments.plot:
+        from gemmjit.bench.plots import plot_ladder
+
+        say_drawn(plot_ladder(record, arguments.plot))
+    return 0 if record["states"] and not record["rejected"] else 1
+
+
+def declare_scheduling(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``gemmjit bench scheduling``."""
+    parser.add_argument("--groups", default="8,64,256,1024", help="numbers of groups")
+    parser.add_argument("--few", type=int, default=4, help="rows per group, few (default: 4)")
+    parser.add_argument("--many", type=int, default=128, help="rows per group, many (128)")
+    parser.add_argument("--k", type=int, default=512, help="input features (default: 512)")
+    parser.add_argument("--n", type=int, default=512, help="output features (default: 512)")
+    parser.add_argument("--skew", type=float, default=0.8, help="of the many rows (default: 0.8)")
+    parser.add_argument(
+        "--capacity", type=int, default=4, help="rows of the roomy buffer over routed rows; 1: none"
+    )
+    parser.add_argument("--kernel", help="kernel whose default tile is used (default: the choice)")
+    parser.add_argument(
+        "--config", action="append", default=[], help="a further contender: k1:block_m=64,..."
+    )
+    add_timing(parser)
+
+
+def run_scheduling_command(arguments: argparse.Namespace) -> int:
+    """Run ``gemmjit bench scheduling``; 1 if the default is missing in a cell."""
+    from gemmjit.bench.report import grouped_table
+    from gemmjit.bench.scheduling import Sizes, run_scheduling, scheduling_cases
+    from gemmjit.dtypes import dtype_of
+
+    sizes = Sizes(
+        groups=tuple(integers_of("groups", arguments.groups)),
+        few=arguments.few,
+        many=arguments.many,
+        k=arguments.k,
+        n=arguments.n,
+        skew=arguments.skew,
+    )
+    extra = [config_of(text) for text in arguments.config]
+    cases = scheduling_cases(sizes)
+    bench = open_run(arguments, len(cases))
+    record = {**origin_of(arguments, bench), "kind": "scheduling", "results": []}
+
+    def keep(result: dict[str, Any]) -> None:
+        record["results"].append(result)
+        write_record(arguments, record)
+
+    results = run_scheduling(
+        bench,
+        cases,
+        keep,
+        capacity=arguments.capacity,
+        kernel=arguments.kernel,
+        extra=extra,
+        dtype=dtype_of(arguments.dtype),
+    )
+    print(grouped_table(results))
+    return 0 if is_complete(results, "default") else 1
