@@ -79,8 +79,8 @@ class Dependencies:
     def describe(self) -> list[str]:
         """Return what is waited for, for a deadlock report."""
         return [
-            f"{lanes.count} threads of {self.grid.program.entry.name} wait for a preceding launch at "
-            f"{self.grid.program.describe(pc)}"
+            f"{lanes.count} threads of {self.grid.program.entry.name} wait for a preceding launch "
+            f"at {self.grid.program.describe(pc)}"
             for pc, lanes in self.waiters
         ]
 

@@ -260,7 +260,7 @@ class Machine:
                 silent, last = 0, self.progress
             else:
                 silent += 1
-                if silent % 4096 == 0:
+                if silent % 512 == 0:
                     engine.complete_one()
                     watch.look()
 

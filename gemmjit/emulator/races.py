@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmjit.emulator.faults import BarrierFault, RaceError
+from gemmjit.emulator.flights import GRANULE_BITS, Flights
 from gemmjit.emulator.lanes import WARP, LaneSet
 from gemmjit.emulator.shared_memory import SPAN, SPAN_BITS
 from gemmjit.emulator.visibility import InitVisibility
@@ -31,10 +32,9 @@ if TYPE_CHECKING:
     from gemmjit.emulator.grid import Grid
     from gemmjit.emulator.machine import Machine
 
-__all__ = ["GRANULE_BITS", "RaceTracker"]
+__all__ = ["RaceTracker"]
 
 Array = npt.NDArray[Any]
-GRANULE_BITS = 4
 _GRANULES = SPAN >> GRANULE_BITS
 
 
@@ -45,11 +45,9 @@ class _Tracks:
         granules = grid.space.blocks * _GRANULES
         self.dirty = np.zeros(granules, np.uint32)
         self.fenced = np.zeros(granules, np.uint32)
-        self.writing = np.zeros(granules, np.uint16)
-        self.reading = np.zeros(granules, np.uint16)
-        # Blocks with dirty or fenced granules, and the number of operations in flight.
+        self.flights = Flights(grid)
+        # Blocks with dirty or fenced granules.
         self.marked: set[int] = set()
-        self.in_flight = 0
         # mbarrier cell -> warps that have arrived on it
         self.released: dict[int, int] = {}
 
@@ -93,14 +91,8 @@ class RaceTracker:
         """Note that a block has ended: nothing may still be writing into its shared memory."""
         tracks = self._tracks.get(id(grid))
         self.inits.forget(grid, slot, 1)
-        if tracks is None or not tracks.in_flight:
-            return
-        busy = np.flatnonzero(tracks.writing[slot * _GRANULES : (slot + 1) * _GRANULES])
-        if len(busy):
-            raise RaceError(
-                f"{grid.block_name(slot)} exits while an asynchronous copy writes into its shared "
-                f"memory at offset {int(busy[0]) << GRANULE_BITS:#x}"
-            )
+        if tracks is not None:
+            tracks.flights.block_exited(slot)
 
     # -- the generic proxy ------------------------------------------------------------------
 
@@ -110,7 +102,7 @@ class RaceTracker:
         """Lanes access shared memory at flat indices, `width` bytes each."""
         tracks = self._tracks[id(grid)]
         granules = flat >> GRANULE_BITS
-        self._check_in_flight(grid, tracks, granules, writes, "access")
+        tracks.flights.check(granules, writes, "access")
         if not writes:
             return
         blocks = granules // _GRANULES
@@ -134,23 +126,6 @@ class RaceTracker:
             cell = int(flat.reshape(-1)[np.flatnonzero(valid)[0]]) >> 3
             raise BarrierFault(f"a write destroys {grid.mbarriers.name(cell)}")
 
-    def _check_in_flight(
-        self, grid: Grid, tracks: _Tracks, granules: Array, writes: bool, what: str
-    ) -> None:
-        if not tracks.in_flight:
-            return
-        busy = tracks.writing[granules] != 0
-        if writes:
-            busy = busy | (tracks.reading[granules] != 0)
-        if busy.any():
-            granule = int(granules.reshape(-1)[np.flatnonzero(busy.reshape(-1))[0]])
-            slot, offset = granule // _GRANULES, granule % _GRANULES << GRANULE_BITS
-            doing = "writes" if tracks.writing[granule] else "reads"
-            raise RaceError(
-                f"{what} of shared offset {offset:#x} of {grid.block_name(slot)} while an "
-                f"asynchronous operation {doing} it; a wait is missing"
-            )
-
     # -- the asynchronous proxy -------------------------------------------------------------
 
     def async_issue_read(
@@ -171,16 +146,13 @@ class RaceTracker:
         if slot in tracks.marked:
             self._check_fences(grid, tracks, units, warps)
         if not self.machine.engine.eager:
-            self._check_in_flight(grid, tracks, units, False, "asynchronous read")
-            tracks.reading[units] += 1
-            tracks.in_flight += 1
+            tracks.flights.begin(units, False)
 
     def async_read(self, grid: Grid, slot: int, units: Array) -> None:
         """Note that the read of :meth:`async_issue_read` happens now."""
         tracks = self._tracks.get(id(grid))
         if tracks is not None and not self.machine.engine.eager:
-            tracks.reading[units] -= 1
-            tracks.in_flight -= 1
+            tracks.flights.end(units, False)
 
     def async_issue_write(self, grid: Grid, slot: int, units: Array) -> None:
         """Note that an asynchronous operation is issued that will write 16-byte units."""
@@ -189,9 +161,7 @@ class RaceTracker:
             return
         self._check_barriers(grid, units[:, None] * 16 + np.array([0, 8]))
         if not self.machine.engine.eager:
-            self._check_in_flight(grid, tracks, units, True, "asynchronous write")
-            tracks.writing[units] += 1
-            tracks.in_flight += 1
+            tracks.flights.begin(units, True)
 
     def async_write(self, grid: Grid, slot: int, units: Array) -> None:
         """Note that the write of :meth:`async_issue_write` happens now."""
@@ -199,8 +169,7 @@ class RaceTracker:
         if tracks is None:
             return
         if not self.machine.engine.eager:
-            tracks.writing[units] -= 1
-            tracks.in_flight -= 1
+            tracks.flights.end(units, True)
         if slot in tracks.marked:
             # What generic stores had left there is gone.
             tracks.dirty[units] = 0

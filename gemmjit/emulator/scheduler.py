@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.emulator.faults import ConvergenceFault, Fault, UnknownInstruction
+from gemmjit.emulator.call_stack import CallStack
+from gemmjit.emulator.faults import ConvergenceFault, Fault
 from gemmjit.emulator.lanes import WARP, LaneSet
-from gemmjit.emulator.memory import CODE_WINDOW
-from gemmjit.emulator.steps import Barrier, Control, Copy, Guard, Step
+from gemmjit.emulator.steps import Barrier, Control, Guard, Step
 
 if TYPE_CHECKING:
     from gemmjit.emulator.grid import Grid
@@ -83,6 +83,7 @@ class Scheduler:
         self.segments: list[Segment] = []
         self.leaders = _leaders(grid)
         self.live_lanes = 0
+        self.stack = CallStack(self)
 
     def _domain_of(self, lanes: LaneSet) -> Domain | None:
         if not self.per_warp:
@@ -148,7 +149,8 @@ class Scheduler:
         if step.opcode == "bra":
             assert guard is not None
             return partial(self._branch, pc, lanes, step.targets[0], guard)
-        handler = {"exit": self._exit, "ret": self._return, "call": self._call, "brx": self._table}
+        stack = self.stack
+        handler = {"exit": self.exit, "ret": stack.ret, "call": stack.call, "brx": stack.table}
         return partial(self._guarded, pc, lanes, step, guard, handler[step.opcode])
 
     def _branch(self, pc: int, lanes: LaneSet, target: int, guard: Guard) -> None:
@@ -255,81 +257,14 @@ class Scheduler:
         if passed is not None:
             self.make_ready(pc + 1, passed)
 
-    def _exit(self, pc: int, lanes: LaneSet, step: Control) -> None:
+    def exit(self, pc: int, lanes: LaneSet, step: Control) -> None:
+        """Let lanes end."""
         grid = self.grid
         grid.alive &= ~lanes.mask
         self.live_lanes -= lanes.count
         grid.machine.lanes_exited(grid, lanes)
         if self.converging:
             self.release_converging()
-
-    def _return(self, pc: int, lanes: LaneSet, step: Control) -> None:
-        grid = self.grid
-        depth = lanes.get(grid.depth)
-        if not depth.any():
-            self._exit(pc, lanes, step)
-            return
-        flat_depth = grid.depth.reshape(-1)[lanes.lanes]
-        level = np.maximum(flat_depth - 1, 0)
-        back = grid.return_pc.reshape(len(grid.return_pc), -1)[level, lanes.lanes]
-        back = np.where(flat_depth > 0, back, -1)
-        for target in np.unique(back):
-            part = lanes.select(back == target)
-            assert part is not None
-            if target < 0:
-                self._exit(pc, part, step)
-                continue
-            grid.depth.reshape(-1)[part.lanes] -= 1
-            call = grid.step(int(target) - 1)
-            assert isinstance(call, Control)
-            function = grid.program.function_at(pc)
-            for copy in call.payload.results(function):
-                copy.bind(part, None)()
-            self.make_ready(int(target), part)
-
-    def _call(self, pc: int, lanes: LaneSet, step: Control) -> None:
-        grid = self.grid
-        call = step.payload
-        if call.builtin is not None:
-            call.builtin(lanes)
-            self.make_ready(pc + 1, lanes)
-            return
-        if call.address is None:
-            self._enter(pc, lanes, call, step.targets[0])
-            return
-        numbers = (lanes.get(call.address).reshape(-1).astype(np.int64) - CODE_WINDOW) // 16
-        functions = grid.program.functions
-        for number in np.unique(numbers):
-            if not 0 <= number < len(functions):
-                raise UnknownInstruction("call through a pointer that is no function")
-            part = lanes.select(numbers == number)
-            assert part is not None
-            self._enter(pc, part, call, grid.program.starts[functions[number].name])
-
-    def _enter(self, pc: int, lanes: LaneSet, call: Any, target: int) -> None:
-        grid = self.grid
-        function = grid.program.function_at(target)
-        for copy in call.arguments(function):
-            assert isinstance(copy, Copy)
-            copy.bind(lanes, None)()
-        depth = grid.depth.reshape(-1)
-        level = depth[lanes.lanes]
-        if int(level.max()) + 1 >= len(grid.return_pc):
-            raise UnknownInstruction("calls nest deeper than the emulator's stack")
-        grid.return_pc.reshape(len(grid.return_pc), -1)[level, lanes.lanes] = pc + 1
-        depth[lanes.lanes] = level + 1
-        self.make_ready(target, lanes)
-
-    def _table(self, pc: int, lanes: LaneSet, step: Control) -> None:
-        index = lanes.get(step.payload).reshape(-1)
-        for number in np.unique(index):
-            if number >= len(step.targets):
-                raise UnknownInstruction(
-                    f"brx.idx: index {number} in a table of {len(step.targets)} targets"
-                )
-            part = lanes.select(index == number)
-            assert part is not None
-            self.make_ready(step.targets[int(number)], part)
 
     # -- deadlock ---------------------------------------------------------------------------
 
