@@ -19,6 +19,8 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2
 
 test-nvrtc130: $(OLD_READY)
+	@$(OLD_VENV)/bin/python -c 'from gemmjit.compiler import get_compiler as c; v = c().version; \
+	  print("NVRTC", v); assert v.startswith("13.0."), "the older NVRTC is not the one that is found"'
 	$(OLD_VENV)/bin/python -m pytest -n 2 tests/compile tests/unit/test_compiler.py
 
 check: $(READY)
