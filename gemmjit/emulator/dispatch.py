@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gemmjit.emulator.faults import UnknownInstruction
+from gemmjit.emulator.modifiers import unknown_modifiers
 from gemmjit.emulator.module import Instruction
 from gemmjit.emulator.steps import Step
 
@@ -75,5 +76,8 @@ def build_step(operands: Operands, found: Instruction) -> Step:
     for count in range(len(parts), 0, -1):
         builder = _BUILDERS.get(".".join(parts[:count]))
         if builder is not None:
+            unknown = unknown_modifiers(found.opcode, found.mods)
+            if unknown:
+                raise reject(found, f"modifier .{unknown[0]} has no semantics")
             return builder(operands, found)
     raise UnknownInstruction(f"{found.name}: unknown instruction")

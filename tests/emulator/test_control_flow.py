@@ -196,6 +196,8 @@ def test_part_of_a_warp_at_an_aligned_instruction():
 def test_unknown_text_is_refused_with_its_line():
     with pytest.raises(UnknownInstruction, match=r"frobnicate\.u32.*\n.*PTX line 8"):
         launch(".reg .b32 %r;\nfrobnicate.u32 %r, %r;")
+    with pytest.raises(UnknownInstruction, match=r"modifier \.strange has no semantics"):
+        launch(".reg .b32 %r;\nadd.strange.u32 %r, %r, 1;")
     with pytest.raises(PtxSyntaxError, match=r"PTX line 7: register %x is not declared"):
         launch("mov.u32 %x, 1;")
     with pytest.raises(PtxSyntaxError, match=r"PTX line 7: unknown directive"):
