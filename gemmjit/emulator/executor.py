@@ -314,9 +314,11 @@ def _load_variables(program: Program, launch: KernelLaunch) -> dict[str, int]:
         for offset, value, size in variable.initial:
             if isinstance(value, tuple):
                 name, addend = value
-                if name not in addresses:
-                    raise MemoryFault(f"variable {variable.name}: initialiser {name} is not loaded")
-                value = addresses[name] + addend
+                function = program.module.functions.get(name)
+                if function is not None:
+                    value = program.function_address(function)
+                else:
+                    value = addresses[name] + addend
             place.data[offset : offset + size] = np.frombuffer(
                 value.to_bytes(size, "little"), np.uint8
             )

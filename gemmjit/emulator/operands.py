@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gemmjit.emulator.faults import UnknownInstruction
 from gemmjit.emulator.lanes import LaneSet
-from gemmjit.emulator.memory import CODE_WINDOW, PARAM_WINDOW
+from gemmjit.emulator.memory import PARAM_WINDOW
 from gemmjit.emulator.module import (
     Address,
     Function,
@@ -247,8 +247,7 @@ class Operands:
             operand = operand.base
         target = operand.target
         if isinstance(target, Function):
-            index = self.grid.program.functions.index(target)
-            return self.constant(CODE_WINDOW + 16 * index, kind.dtype)
+            return self.constant(self.grid.program.function_address(target), kind.dtype)
         if not isinstance(target, Variable):
             raise UnknownInstruction(f"{operand.name} is no variable")
         if target.space.startswith("shared"):

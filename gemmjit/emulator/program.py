@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from gemmjit.emulator.faults import PtxSyntaxError, UnknownInstruction
+from gemmjit.emulator.memory import CODE_WINDOW
 from gemmjit.emulator.module import (
     Address,
     Function,
@@ -69,7 +70,7 @@ class Program:
     def __init__(self, module: Module, entry: Function) -> None:
         self.module = module
         self.entry = entry
-        self.functions = _reachable(entry)
+        self.functions, self.variables = _reachable(module, entry)
         _refuse_recursion(self.functions)
         self.instructions: list[Instruction] = []
         self.starts: dict[str, int] = {}
@@ -87,7 +88,6 @@ class Program:
         self.shared_base = 1024 if target_number(module.target) >= 90 else 0
         self.shared_bytes = 0
         self.dynamic_base = 0
-        self.variables = self._used_variables()
         self._layout_shared()
         self.local_bytes = self._layout_local()
         self.param_bytes = self._layout_params()
@@ -106,6 +106,10 @@ class Program:
                 raise PtxSyntaxError(f"{instruction.text}: the target is no label")
             found.append(self.label_pc(pc, symbol.target))
         return found
+
+    def function_address(self, function: Function) -> int:
+        """Return what a pointer to a function holds."""
+        return CODE_WINDOW + 16 * self.functions.index(function)
 
     def function_at(self, pc: int) -> Function:
         """Return the function that an instruction belongs to."""
@@ -169,17 +173,6 @@ class Program:
             for operand in instruction.operands:
                 yield from _leaves(operand)
 
-    def _used_variables(self) -> list[Variable]:
-        found: dict[int, Variable] = {}
-        for function in self.functions:
-            for variable in function.variables:
-                found.setdefault(id(variable), variable)
-        symbols = [s for i in self.instructions for o in i.operands for s in _symbols(o)]
-        for symbol in symbols:
-            if isinstance(symbol.target, Variable):
-                found.setdefault(id(symbol.target), symbol.target)
-        return list(found.values())
-
     def _layout_shared(self) -> None:
         offset = self.shared_base
         dynamic = [v for v in self.variables if v.space == "shared" and v.nbytes == 0]
@@ -233,19 +226,30 @@ def link(ptx: str, entry: str) -> Program:
     return Program(module, function)
 
 
-def _reachable(entry: Function) -> list[Function]:
-    found = [entry]
-    for function in found:
+def _reachable(module: Module, entry: Function) -> tuple[list[Function], list[Variable]]:
+    """Find the functions and variables that a kernel refers to, through initialisers too."""
+    functions, variables = [entry], list[Variable]()
+
+    def refer(target: object) -> None:
+        if isinstance(target, Variable) and target not in variables:
+            variables.append(target)
+            for _, value, _ in target.initial:
+                if isinstance(value, tuple):
+                    refer(module.variables.get(value[0]) or module.functions.get(value[0]))
+        elif isinstance(target, Function) and target not in functions:
+            if target.body is not None:
+                functions.append(target)
+            elif target.name not in BUILTIN_FUNCTIONS:
+                raise PtxSyntaxError(f"function {target.name} has no body")
+
+    for function in functions:  # grows while it runs
+        for variable in function.variables:
+            refer(variable)
         for instruction in function.body or ():
             for operand in instruction.operands:
                 for symbol in _symbols(operand):
-                    target = symbol.target
-                    if isinstance(target, Function) and target not in found:
-                        if target.body is not None:
-                            found.append(target)
-                        elif target.name not in BUILTIN_FUNCTIONS:
-                            raise PtxSyntaxError(f"function {target.name} has no body")
-    return found
+                    refer(symbol.target)
+    return functions, variables
 
 
 def _refuse_recursion(functions: list[Function]) -> None:

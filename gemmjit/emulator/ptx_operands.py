@@ -32,7 +32,7 @@ _FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]+)$")
 _DECIMAL = re.compile(r"-?\d*\.?\d+(?:[eE][+-]?\d+)?$|-?\d+\.$")
 _OFFSET = re.compile(r"(.*?[\w$>])\s*([+-])\s*(-?\w+)$", re.S)
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*(?:\.[xyzw])?$")
-_DECLARATION = re.compile(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", re.S)
+_DECLARATION = re.compile(r"\.reg\s*(?:\.v[24]\s*)?\.(\w+)\s+(.*)", re.S)
 _RANGE = re.compile(r"([%\w$]+?)<(\d+)>$")
 
 _SPECIAL_PREFIXES = (

@@ -42,7 +42,7 @@ def parse_parameters(text: str, fail: Failure) -> list[Variable | Register]:
     for item in text.split(","):
         item = item.strip()
         if item.startswith(".reg"):
-            _, type_name, name = item.split()
+            type_name, name = item.removeprefix(".reg").split()
             found.append(Register(name, type_name.lstrip(".")))
         elif item:
             found.extend(parse_variable(item, False, fail))
