@@ -37,7 +37,7 @@ _LAYOUT = struct.Struct("<8sQ8B5Q4Q5H5B13x")
 _CHECKSUM = struct.Struct("<I")
 # Positions in the unpacked tuple.
 _ADDRESS, _TYPE, _RANK, _INTERLEAVE, _MODE, _ATOMICITY, _L2, _FILL = range(1, 9)
-_DIMS, _STRIDES, _BOX, _STEPS = 10, 15, 19, 24
+_DIMS, _STRIDES, _BOX, _STEPS, _FIELDS = 10, 15, 19, 24, 29
 
 #: Swizzle by (mode, atomicity) as `tensormap.replace` numbers them.
 _SWIZZLES = {
@@ -175,7 +175,7 @@ def replace(data: bytes, field: str, value: int, ordinal: int | None = None) -> 
     Parameters
     ----------
     data : bytes
-        128 bytes.
+        128 bytes: an object, or zeros, from which a map can be built field by field.
     field : str
         As PTX spells it: ``global_address``, ``rank``, ``box_dim``, ``global_dim``,
         ``global_stride``, ``element_stride``, ``elemtype``, ``interleave_layout``,
@@ -191,7 +191,9 @@ def replace(data: bytes, field: str, value: int, ordinal: int | None = None) -> 
     TensorMapFault
         If the object, the field, the ordinal or the value is invalid.
     """
-    fields = [0, *_open(data)]
+    # Compilers also build a map from 128 zero bytes, replacing every field.
+    blank = data == bytes(OBJECT_BYTES)
+    fields = [0] * _FIELDS if blank else [0, *_open(data)]
     if field == "elemtype":
         if not 0 <= value < len(_PTX_TYPES):
             raise TensorMapFault(f"tensormap.replace.{field}: expected 0 to 15; got {value}")
