@@ -16,7 +16,13 @@ from gemmjit.occupancy import occupancy
 if TYPE_CHECKING:
     from gemmjit import offsets, schedule, templates, workloads
     from gemmjit.build import CompiledKernel
-    from gemmjit.config import Config, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
+    from gemmjit.config import (
+        Config,
+        SimtConfig,
+        Sm80MmaConfig,
+        Sm90TmaMmaConfig,
+        Sm90WgmmaConfig,
+    )
     from gemmjit.offsets import check_offsets
     from gemmjit.ops.grouped_mm import grouped_mm
     from gemmjit.ops.toolkit import compile, prepare, render
@@ -32,6 +38,7 @@ _PUBLIC = {
     "SimtConfig": "gemmjit.config",
     "Sm80MmaConfig": "gemmjit.config",
     "Sm90TmaMmaConfig": "gemmjit.config",
+    "Sm90WgmmaConfig": "gemmjit.config",
     "check_offsets": "gemmjit.offsets",
     "compile": "gemmjit.ops.toolkit",
     "grouped_mm": "gemmjit.ops.grouped_mm",
@@ -47,6 +54,7 @@ __all__ = [
     "SimtConfig",
     "Sm80MmaConfig",
     "Sm90TmaMmaConfig",
+    "Sm90WgmmaConfig",
     "__version__",
     "check_offsets",
     "compile",

@@ -7,7 +7,7 @@ from typing import Any
 
 from gemmjit.arch import Arch, targets_for
 from gemmjit.config import Config
-from gemmjit.constraints import variant_for, violations
+from gemmjit.constraints import map_violations, variant_for, violations
 from gemmjit.errors import InvalidProblemError
 from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
@@ -90,7 +90,9 @@ def _candidate(
 ) -> Candidate:
     targets = targets_for(arch, kernel.accelerated)
     target = targets[0] if targets else arch
-    reasons = violations(kernel, config, variant_for(problem, kernel, config), target)
+    variant = variant_for(problem, kernel, config)
+    reasons = violations(kernel, config, variant, target)
+    reasons = reasons or map_violations(kernel, config, variant, problem, target)
     if problem.form == "ragged_m":
         sizes = power_law(problem.rows, max(problem.num_groups, 1), 0.0)
         utilization: float | None = row_utilization(sizes, config.block_m)

@@ -126,7 +126,8 @@ def test_the_table_of_kernels_is_that_of_the_registry():
     for name, (template, architectures, _, run_on, compiled_for) in rows.items():
         kernel = KERNELS[name]
         assert template == f"`{kernel.template.split('/')[1].split('.')[0]}`"
-        assert architectures == f"{kernel.min_arch} up"
+        only = kernel.max_arch is not None and kernel.max_arch == kernel.min_arch
+        assert architectures == (f"{kernel.min_arch}a" if only else f"{kernel.min_arch} up")
         proved = {int(n) for n in re.findall(r"sm_(\d+)", run_on)}
         assert proved == set(kernel.proved_on)
         others = {int(n) for n in re.findall(r"sm_(\d+)", compiled_for)}

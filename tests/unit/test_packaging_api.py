@@ -21,6 +21,7 @@ NAMES = [
     "SimtConfig",
     "Sm80MmaConfig",
     "Sm90TmaMmaConfig",
+    "Sm90WgmmaConfig",
     "__version__",
     "check_offsets",
     "compile",
