@@ -168,6 +168,15 @@ def options_of(name: str) -> set[str]:
     return found - {"--help", "--json"}
 
 
+def test_the_page_of_the_command_line_names_every_command_and_action():
+    text = (CHECKOUT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    for name in cli.COMMANDS:
+        section = text.split(f"## `gemmjit {name}`")[1].split("\n## ")[0]
+        for action in sorted(option for option in options_of(name) if not option.startswith("--")):
+            assert f"| `{action}` |" in section, (name, action)
+
+
+# The options of bench are too many to repeat; its own --help has them.
 @pytest.mark.parametrize("name", [n for n in cli.COMMANDS if n != "bench"])
 def test_the_page_of_the_command_line_names_every_option(name):
     text = (CHECKOUT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
