@@ -37,5 +37,15 @@ template <> __device__ __forceinline__ bf16_t from_float<bf16_t>(float x) {
   return y;
 }
 
+// Two 16-bit values in one register, `low` in the lower half.
+template <typename T> __device__ __forceinline__ u32 pack_pair(float low, float high) {
+  if constexpr (sizeof(T) == 2) {
+    return u32(from_float<T>(low).bits) | u32(from_float<T>(high).bits) << 16;
+  } else {
+    __trap();   // only 16-bit results are packed
+    return 0;
+  }
+}
+
 // Two neighbouring elements of the result as one store: 4 bytes for the 16-bit types, 8 for float.
 template <typename T> struct alignas(2 * sizeof(T)) Pair { T x, y; };
