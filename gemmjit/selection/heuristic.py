@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from gemmjit.arch import Arch
-from gemmjit.config import Config, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
+from gemmjit.arch import Arch, targets_for
+from gemmjit.config import Config, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig, Sm90WgmmaConfig
 from gemmjit.constraints import map_violations, variant_for, violations
 from gemmjit.dtypes import F32
 from gemmjit.kernels import KERNELS, Kernel
@@ -18,6 +18,8 @@ from gemmjit.problem import Problem
 __all__ = ["choose"]
 
 _log = logging.getLogger("gemmjit.selection")
+
+_FIRST_WITH_TMA = 90
 
 # Best of k1's tiles on an H200 (2026-11-29; E=64, K=1024, N=2688): at 256 rows a group 398 us for
 # block_m 128 with four stages, against 412 us with two; at 32 rows a group 117 us for block_m 32
@@ -38,8 +40,23 @@ _K2_BY_BLOCK_M = {
 }
 
 
+# k3: times over those of torch.grouped_mm in one run, replays back to back / with idle gaps (H200,
+# 2026-11-29). 64 rows and fewer a group stream the weights: 0.65 / 0.68 at 32 rows, 0.69 / 0.71 at 2
+# rows. Taller groups: 128 x 192 tiles reach 0.75 / 0.84 at 256 rows and N = 2688, where 128 x 128
+# reach 0.77 / 0.89; at N = 1024, of which 192 columns waste an eighth, 0.97 / 1.02 against 0.89 / 0.99.
+_K3_FEW_ROWS = Sm90WgmmaConfig(
+    block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
+)
+_K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1)
+_K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2)
+_K3_MAX_WASTE = 0.04
+
+
 def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
     """Return the kernel and tile for a problem on an architecture.
+
+    The fastest kernel that can take the operands: k3, then k2, then k1; k0 for FP32 operands and
+    for architectures without bf16 tensor cores.
 
     Parameters
     ----------
@@ -51,16 +68,33 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
     if problem.in_dtype == F32 or arch.number < k1.min_arch.number:
         return k0, SimtConfig()
     block_m = _block_m(problem)
-    k2, config = KERNELS["k2"], _K2_BY_BLOCK_M[block_m]
-    if arch.number >= k2.min_arch.number and problem.form in k2.forms:
-        reasons = violations(k2, config, variant_for(problem, k2, config), arch)
-        reasons = reasons or map_violations(
-            k2, config, variant_for(problem, k2, config), problem, arch
-        )
+    for kernel, config in (
+        (KERNELS["k3"], _k3_config(problem, block_m)),
+        (KERNELS["k2"], _K2_BY_BLOCK_M[block_m]),
+    ):
+        reasons = _reasons_against(kernel, config, problem, arch)
         if not reasons:
-            return k2, config
-        _log.info("k1 instead of k2: %s", "; ".join(reasons))
+            return kernel, config
+        _log.debug("not %s: %s", kernel.name, "; ".join(reasons))
+    if arch.number >= _FIRST_WITH_TMA and problem.form == "ragged_m":
+        _log.info("k1, which loads without TMA, serves this call: %s", "; ".join(reasons))
     return k1, _K1_BY_BLOCK_M[block_m]
+
+
+def _reasons_against(kernel: Kernel, config: Config, problem: Problem, arch: Arch) -> list[str]:
+    targets = targets_for(arch, kernel.accelerated)
+    if not targets:
+        return [f"arch: {arch} has no target with the instructions of {kernel.name}"]
+    variant = variant_for(problem, kernel, config)
+    reasons = violations(kernel, config, variant, targets[0])
+    return reasons or map_violations(kernel, config, variant, problem, targets[0])
+
+
+def _k3_config(problem: Problem, block_m: int) -> Config:
+    if block_m <= 64:
+        return _K3_FEW_ROWS
+    waste = -problem.n % _K3_WIDE.block_n / max(problem.n, 1)
+    return _K3_WIDE if waste <= _K3_MAX_WASTE else _K3_SQUARE
 
 
 def _block_m(problem: Problem) -> int:
