@@ -69,7 +69,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what the GPU tests of this run did, and on what."""
     counts = {
         outcome: sum(
-            "gpu" in report.keywords and (report.when == "call" or outcome != "passed")
+            "gpu" in getattr(report, "keywords", ())  # a module that was skipped has none
+            and (report.when == "call" or outcome != "passed")
             for report in terminalreporter.getreports(outcome)
         )
         for outcome in ("passed", "failed", "error", "skipped")
