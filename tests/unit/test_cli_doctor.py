@@ -1,0 +1,117 @@
+"""``gemmjit doctor``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import run_json
+
+from gemmjit import build, cli
+from gemmjit.cli import environment
+from gemmjit.env import VARIABLES
+from gemmjit.errors import NvrtcNotFoundError
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    """A cache directory of its own, and nothing in memory."""
+    monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(tmp_path / "cache"))
+    build.clear_memory()
+    yield tmp_path / "cache"
+    build.clear_memory()
+
+
+def test_doctor_finds_nothing_missing(capsys, empty_cache):
+    facts = run_json(capsys, "doctor")
+    assert facts["ok"]
+    assert facts["problems"] == []
+    assert facts["nvrtc"]["version"].startswith("13.")
+    assert Path(facts["nvrtc"]["library"]).is_file()
+    assert "sm_90" in facts["nvrtc"]["targets"]
+    assert facts["cache"]["user"]["path"] == str(empty_cache)
+    assert facts["cache"]["user"]["writable"]
+    assert facts["templates"]["count"] >= 10
+    assert {v["name"] for v in facts["environment"]} == {v.name for v in VARIABLES}
+    assert not empty_cache.exists()  # looking creates nothing
+    assert cli.main(["doctor"]) == 0
+    assert "Nothing is missing." in capsys.readouterr().out
+
+
+def test_doctor_says_how_to_get_nvrtc(capsys, monkeypatch):
+    def missing():
+        raise NvrtcNotFoundError("The NVRTC library cannot be loaded.")
+
+    monkeypatch.setattr("gemmjit.compiler.get_compiler", missing)
+    facts = run_json(capsys, "doctor", status=1)
+    assert not facts["ok"]
+    (problem,) = facts["problems"]
+    assert problem["mend"] == 'pip install "nvidia-cuda-nvrtc>=13.0,<14"'
+    assert problem["needed_to"] == "compile"
+
+
+def test_doctor_says_which_package_to_install(capsys, monkeypatch):
+    true = environment._version
+    versions = {"jinja2": "2.11.3", "cupy-cuda13x": None}
+    monkeypatch.setattr(environment, "_version", lambda name: versions.get(name, true(name)))
+    monkeypatch.setitem(versions, "torch", None)
+    facts = run_json(capsys, "doctor", status=1)
+    mends = {problem["mend"]: problem["needed_to"] for problem in facts["problems"]}
+    assert mends == {
+        'pip install "jinja2>=3.1"': "compile",
+        'pip install "cupy-cuda13x>=14.0"': "run on a GPU",
+    }
+
+
+def test_doctor_lives_without_a_package_that_it_needs(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)  # makes its import fail
+    monkeypatch.setattr(environment, "_version", _without(environment._version, "cuda-python"))
+    facts = run_json(capsys, "doctor", status=1)
+    assert 'pip install "cuda-python>=13.0,<14"' in [p["mend"] for p in facts["problems"]]
+
+
+def _without(true, package):
+    return lambda name: None if name == package else true(name)
+
+
+def test_doctor_reports_a_cache_that_cannot_be_written(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    facts = run_json(capsys, "doctor")  # kernels can be compiled all the same
+    assert facts["ok"]
+    (problem,) = facts["problems"]
+    assert problem["needed_to"] == "keep kernels on disk"
+    assert "GEMMJIT_CACHE_DIR" in problem["mend"]
+
+
+def test_doctor_reports_a_cache_that_others_can_write(capsys, empty_cache):
+    empty_cache.mkdir()
+    empty_cache.chmod(0o777)
+    facts = run_json(capsys, "doctor")
+    assert f"chmod go-w {empty_cache}" in [problem["mend"] for problem in facts["problems"]]
+
+
+def test_doctor_reports_overrides_of_templates(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("GEMMJIT_TEMPLATE_PATH", f"{tmp_path}{os.pathsep}{tmp_path / 'none'}")
+    facts = run_json(capsys, "doctor", status=1)
+    assert facts["templates"]["overrides"] == [str(tmp_path), str(tmp_path / "none")]
+    (problem,) = facts["problems"]
+    assert str(tmp_path / "none") in problem["what"]
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "expected"),
+    [
+        ("13.0", ">=13.0,<14", True),
+        ("13.5.37", ">=13.0,<14", True),
+        ("12.9.1", ">=13.0,<14", False),
+        ("14.0.0", ">=13.0,<14", False),
+        ("2.13.0+cpu", ">=2.8", True),
+        ("3.0.9", ">=3.1", False),
+        ("10.0", ">=3.1", True),
+    ],
+)
+def test_versions_are_compared_as_numbers(version, wanted, expected):
+    assert environment.satisfies(version, wanted) is expected
