@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -176,7 +177,7 @@ def require_random(backend: Backend, array: Any, name: str) -> None:
         If many of the elements are zero, few are distinct, or one is not finite.
     """
     values = [float(v) for v in backend.sample(array, _SAMPLE)]
-    reason = _not_random(values)
+    reason = _not_random(values, math.prod(array.shape))
     if reason:
         raise InvalidProblemError(
             f"{name}: expected random data for a measurement; got {reason}. "
@@ -184,13 +185,13 @@ def require_random(backend: Backend, array: Any, name: str) -> None:
         )
 
 
-def _not_random(values: Sequence[float]) -> str:
+def _not_random(values: Sequence[float], size: int) -> str:
     if any(v != v or abs(v) == float("inf") for v in values):
         return "a value that is not finite"
     zeros = sum(1 for v in values if v == 0.0)
     if zeros > _MAX_ZEROS * len(values):
         return f"{zeros} zeros among {len(values)} elements"
     distinct = len(set(values))
-    if distinct < min(_MIN_DISTINCT, max(2, len(values) // 8)):
+    if distinct < min(_MIN_DISTINCT, max(2, min(size, len(values)) // 8)):
         return f"{distinct} distinct values among {len(values)} elements"
     return ""

@@ -20,7 +20,7 @@ from gemmjit.bench.peers.own import own_contender
 from gemmjit.bench.protocol import State
 from gemmjit.bench.report import entrant_to_dict, ratio_of, text_table
 from gemmjit.bench.statistics import Interval
-from gemmjit.config import Config, Sm80MmaConfig
+from gemmjit.config import Config, Sm80MmaConfig, Sm90TmaMmaConfig
 from gemmjit.dtypes import BF16, DType
 from gemmjit.kernels import KERNELS
 from gemmjit.schedule import row_utilization
@@ -35,10 +35,10 @@ MODEL_TOLERANCE = 0.04
 
 
 def rungs() -> dict[str, Config]:
-    """Return the configs of the ladder by a short name: k0, k1 and, once it exists, k2.
+    """Return the configs of the ladder by a short name.
 
-    k1 is taken with the two stages and the tiles that its study had; k2 with every shipped config
-    of the highest tile.
+    k1 is taken with the two stages and the tiles that its study had; later kernels with every
+    shipped config of their highest tile.
     """
     found: dict[str, Config] = {"k0": KERNELS["k0"].default_config}
     for block_m, blocks in ((128, 2), (64, 3), (32, 4)):
@@ -128,9 +128,9 @@ def _contenders(work: Workload, backend: Backend, torch: Peer) -> list[Contender
 
 
 def _rung_name(kernel: str, config: Config) -> str:
-    stages = getattr(config, "num_stages", None)
-    name = kernel if stages is None else f"{kernel} s{stages}"
-    return f"{name} b{config.min_blocks_per_sm}"
+    if isinstance(config, Sm90TmaMmaConfig):
+        return f"{kernel} s{config.num_stages} b{config.min_blocks_per_sm}"
+    return f"{kernel} {config}"
 
 
 def _etas(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
