@@ -60,6 +60,8 @@ def run_on_cpu(
         f = ArrayView(ends.ctypes.data, ends.shape, (1,), I32, CPU)
     problem = problem_of(a, b, f, len(sizes), o, out_dtype, accumulate)
     shape = result_shape(problem.form, a.shape, b.shape, len(sizes))
+    if problem.is_empty:
+        return out if o is not None else frontend.empty(shape, problem.out_dtype, CPU)
     # A config that could not run on the target is refused here too, whatever executes it.
     if kernel is not None:
         if f is None:
@@ -70,8 +72,6 @@ def run_on_cpu(
     if o is None:
         out = frontend.empty(shape, problem.out_dtype, CPU)
         o = frontend.view(out)
-    if problem.is_empty:
-        return out
     if _emulates(problem, spec.kernel.emulated_flops):
         plan = plan_for(
             problem,
