@@ -46,7 +46,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[inspect]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[inspect,rich]" --group dev
 	touch $@
 
 $(OLD_READY): $(READY)

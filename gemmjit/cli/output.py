@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 __all__ = ["add_json", "bytes_text", "print_json", "print_table"]
@@ -25,7 +27,13 @@ def print_json(value: Any) -> None:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under their heads; columns of numbers are right-aligned."""
+    """Print rows under their heads; columns of numbers are right-aligned.
+
+    On a terminal, and with rich installed, the heads are bold and long cells are folded.
+    """
+    if sys.stdout.isatty() and find_spec("rich") is not None:
+        _print_with_rich(head, rows)
+        return
     texts = [list(head), *([_text(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in texts) for i in range(len(head))]
     right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(head))]
@@ -35,6 +43,19 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
             for text, width, on_right in zip(line, widths, right, strict=True)
         ]
         print("  ".join(cells).rstrip())
+
+
+def _print_with_rich(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for i, name in enumerate(head):
+        numbers = bool(rows) and all(_is_number(row[i]) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
+    Console(file=sys.stdout, highlight=False, markup=False).print(table)
 
 
 def bytes_text(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -102,3 +103,36 @@ def test_a_closed_pipe_is_no_error():
     assert done.returncode == 0, done.stderr
     assert done.stdout == '#line 1 "k'
     assert not done.stderr
+
+
+@pytest.mark.parametrize("with_rich", [False, True])
+def test_tables_say_the_same_with_and_without_rich(with_rich, capsys, monkeypatch):
+    from gemmjit.cli import output
+
+    if with_rich:
+        pytest.importorskip("rich")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", "120")
+    rows = [["k0", 79, "[rich] text", None, 0.25], ["k1", 121, "plain", 3, 10.0]]
+    output.print_table(("kernel", "registers", "text", "left", "ms"), rows)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert [line.split() for line in lines if line.strip()] == [
+        ["kernel", "registers", "text", "left", "ms"],
+        ["k0", "79", "[rich]", "text", "-", "0.2"],
+        ["k1", "121", "plain", "3", "10.0"],
+    ]
+    ends = [
+        line.index(number) + len(number)
+        for line, number in zip(lines[1:], ("79", "121"), strict=True)
+    ]
+    assert ends[0] == ends[1]  # numbers are right-aligned
+
+
+def test_the_program_needs_no_rich():
+    code = (
+        "import sys\nsys.modules['rich'] = None\n"
+        "from gemmjit.cli import main\nraise SystemExit(main(['inspect', '--problem', "
+        "'rows=64,groups=2,n=64,k=64']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
