@@ -11,6 +11,13 @@ template <int SIZE> struct Ring {
       parity ^= 1;
     }
   }
+  // The position after `count` steps from the start: what a counter kept anyway already says.
+  static __device__ __forceinline__ Ring at(int count) {
+    Ring ring;
+    ring.place = count % SIZE;
+    ring.parity = count / SIZE & 1;
+    return ring;
+  }
   // The position `count` steps on.
   __device__ __forceinline__ void advance(int count) {
     const int to = place + count;
