@@ -16,9 +16,12 @@ from gemmjit.errors import LaunchError
 
 __all__ = ["Entrant", "Rejected", "enter", "verify_all"]
 
-#: Calls of one graph at most; each keeps its result.
+#: Calls of one graph at most; each keeps its result, all together this share of the memory at most.
 _MAX_CALLS = 32
-_MAX_OUTPUT_BYTES = 8 << 30
+_OUTPUT_SHARE = 32
+
+#: Graphs of one contender at most: capturing one takes about a tenth of a second.
+_MAX_GRAPHS = 8
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,8 @@ def _capture(
     once = backend.capture([p.call for p in prepared])
     backend.measure([once], lead_in=True)
     a_call = min(backend.measure([once, once], lead_in=True)) / number
-    calls = _calls_per_graph(graph_seconds / a_call, number, inputs.workload)
+    room = backend.facts.memory_bytes // _OUTPUT_SHARE
+    calls = _calls_per_graph(graph_seconds / a_call, number, inputs.workload, room)
     if calls >= number:
         plans = [tuple(range(number)) * (calls // number)]
     else:
@@ -182,14 +186,14 @@ def _capture(
     return Entrant(name, contender, inputs, prepared, tuple(graphs), tuple(plans), lasts)
 
 
-def _calls_per_graph(wanted: float, copies: int, workload: Workload) -> int:
+def _calls_per_graph(wanted: float, copies: int, workload: Workload, room: int) -> int:
     """Return calls of a graph: near what is wanted, and whole rotations where it has several."""
     output = max(math.prod(workload.result_shape) * workload.dtype.itemsize, 1)
-    most = max(1, min(_MAX_CALLS, _MAX_OUTPUT_BYTES // output))
-    calls = min(max(1, math.ceil(wanted)), most)
+    most = max(1, min(_MAX_CALLS, room // output))
+    calls = max(min(math.ceil(wanted), most), 1, -(-copies // _MAX_GRAPHS))
     if calls <= copies:
         return calls
-    return max(1, min(-(-calls // copies), most // copies or 1)) * copies
+    return max(1, min(-(-calls // copies), most // copies)) * copies
 
 
 def _verify(backend: Backend, entrant: Entrant) -> Check:

@@ -71,16 +71,21 @@ def test_events_measure_a_known_time(backend):
         assert seconds - 2e-6 <= float(np.median(found)) <= seconds + 15e-6
 
 
-def test_ratios_of_known_times(backend):
+def test_differences_and_ratios_of_known_times(backend):
     bench = open_bench(backend, QUICK, ("cool", "hot"), 2, None, lambda text: None)
-    work = Workload(CASE, "fprop")
+    # Weights beyond any cache, so that two copies are enough, and a product of a few dozen us.
+    work = Workload(Case("weights", (1,) * 64, 1024, 1024), "fprop")
     pair = (delays(backend, 2e-3), delays(backend, 1e-3))
     cell = measure_cell(bench, "known", [Entry(work, pair)])
     assert not cell.rejected
     for state in ("cool", "hot"):
+        seconds = cell.timings[state].seconds
+        longer, shorter = (median_interval(seconds[f"{us} us"]).median for us in (2000, 1000))
+        assert longer - shorter == pytest.approx(1e-3, rel=0.01)
+        assert 1e-3 < shorter < 1.2e-3
         ratio = ratio_of(cell, state, "2000 us", "1000 us")
-        # Both have the same product of a few microseconds behind the delay.
-        assert 1.95 < ratio.low <= ratio.median <= ratio.high < 2.01
+        assert ratio.low <= longer / shorter <= ratio.high
+        assert ratio.high - ratio.low < 0.02
 
 
 def test_a_copy_of_known_bytes_is_within_what_memory_can_do(backend):
