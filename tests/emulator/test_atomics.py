@@ -30,13 +30,14 @@ def atomic(
     address = "[%at]"
     if space == "shared":
         staged = f"""
-        mov.u32 %sa, cells; mad.lo.u32 %sa, %n, {size}, %sa; ld.global.b{bits} %v, [%at]; st.shared.b{bits} [%sa], %v;
+        mov.u32 %sa, cells; mad.lo.u32 %sa, %n, {size}, %sa; ld.global.b{bits} %v, [%at];
+        st.shared.b{bits} [%sa], %v;
         bar.sync 0;
         """
         back = f"bar.sync 0; ld.shared.b{bits} %v, [%sa]; st.global.b{bits} [%at], %v;"
         address = "[%sa]"
     ptx = (
-        f"""
+        """
     .version 8.7 .target sm_90a .address_size 64
     """.replace(" .target", "\n.target").replace(" .address", "\n.address")
         + f"""
@@ -45,7 +46,8 @@ def atomic(
     .reg .b64 %at, %from, %to; .reg .b32 %i, %n, %sa; .reg .b{bits} %b, %c, %d, %v; {declare}
     ld.param.u64 %at, [p0]; ld.param.u64 %from, [p1]; ld.param.u64 %to, [p2];
     mov.u32 %i, %tid.x; rem.u32 %n, %i, {cells};
-    mad.wide.u32 %at, %n, {size}, %at; mad.wide.u32 %from, %i, {size}, %from; mad.wide.u32 %to, %i, {size}, %to;
+    mad.wide.u32 %at, %n, {size}, %at; mad.wide.u32 %from, %i, {size}, %from;
+    mad.wide.u32 %to, %i, {size}, %to;
     ld.global.b{bits} %b, [%from]; mov.b{bits} %c, 7; mov.b{bits} %d, 0; {staged}
     {text.replace("[@]", address)}
     st.global.b{bits} [%to], %d; {back}
@@ -159,7 +161,8 @@ def test_packed_and_vector_reductions():
     ptx = """.version 8.7
     .target sm_90a
     .address_size 64
-    .visible .entry k(.param .u64 p0) { .reg .b64 %a; .reg .f32 %x; ld.param.u64 %a, [p0]; mov.f32 %x, 0f3F800000;
+    .visible .entry k(.param .u64 p0) { .reg .b64 %a; .reg .f32 %x; ld.param.u64 %a, [p0];
+    mov.f32 %x, 0f3F800000;
     red.global.add.v4.f32 [%a], {%x, %x, 0f40000000, 0f00000000}; }
     """
     ptx = "\n".join(line.strip() for line in ptx.splitlines())
@@ -174,6 +177,13 @@ def test_spin_lock_on_an_exchange(policy):
     ld.global.u32 %v, [%at+4]; add.u32 %v, %v, %b; st.global.u32 [%at+4], %v; membar.gl;
     atom.global.exch.b32 %d, [@], 0;
     """
-    final, _ = atomic(body, "b32", np.zeros(2, "u4"), np.arange(32, dtype="u4"), cells=1, policy=policy,
-                      declare=".reg .pred %p;")  # fmt: skip
+    final, _ = atomic(
+        body,
+        "b32",
+        np.zeros(2, "u4"),
+        np.arange(32, dtype="u4"),
+        cells=1,
+        policy=policy,
+        declare=".reg .pred %p;",
+    )
     assert final.tolist() == [0, sum(range(32))]

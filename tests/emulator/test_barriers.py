@@ -94,7 +94,7 @@ def test_bar_misuse():
         run("bar.sync 1, 48;")
     with pytest.raises(BarrierFault, match="an earlier arrival said"):
         run(
-            f"{REGISTERS} setp.lt.u32 %p, %i, 32; @%p bra A; bar.sync 1, 96; ret; A: bar.sync 1, 64;"
+            f"{REGISTERS} setp.lt.u32 %p, %i, 32; @%p bra A; bar.sync 1, 96; ret;A: bar.sync 1, 64;"
         )
 
 
@@ -257,11 +257,14 @@ def test_remote_arrivals():
 def test_mbarrier_misuse():
     with pytest.raises(BarrierFault, match="was not initialised"):
         run(
-            f".shared .align 8 .b8 bar[8]; {REGISTERS} mov.u32 %a, bar; mbarrier.arrive.shared.b64 _, [%a];"
+            f".shared .align 8 .b8 bar[8]; {REGISTERS} mov.u32 %a, bar;"
+            "mbarrier.arrive.shared.b64 _, [%a];"
         )
     with pytest.raises(BarrierFault, match="1 arrivals, 0 of 1 are pending"):
-        run(initialised(1) + "@!%p mbarrier.arrive.expect_tx.shared.b64 _, [%a], 16; "
-            "@!%p mbarrier.arrive.shared.b64 _, [%a];")  # fmt: skip
+        run(
+            initialised(1) + "@!%p mbarrier.arrive.expect_tx.shared.b64 _, [%a], 16; "
+            "@!%p mbarrier.arrive.shared.b64 _, [%a];"
+        )
     with pytest.raises(BarrierFault, match=r"the block exits, but .*16 transaction bytes pending"):
         run(initialised(1) + "@!%p mbarrier.arrive.expect_tx.shared.b64 _, [%a], 16;")
     with pytest.raises(BarrierFault, match="count 0 is not in"):
@@ -297,7 +300,7 @@ def test_use_before_a_visible_init():
     """
     run(body.replace("{sync}", "bar.sync 0;"))
     for policy in POLICIES:
-        with pytest.raises((RaceError, BarrierFault), match="mbarrier.init|not initialised"):
+        with pytest.raises((RaceError, BarrierFault), match=r"mbarrier\.init|not initialised"):
             run(body.replace("{sync}", ""), policy=policy)
     # A relaxed cluster arrival publishes an init only behind fence.mbarrier_init.
     remote = f"""

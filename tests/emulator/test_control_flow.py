@@ -88,7 +88,8 @@ SMALL: mov.u32 %r, %x;
 .func (.param .b32 out) outer(.param .b32 in)
 {
 .reg .b32 %x; ld.param.b32 %x, [in]; add.u32 %x, %x, 1;
-{ .param .b32 a; .param .b32 r; st.param.b32 [a], %x; call.uni (r), twice, (a); ld.param.b32 %x, [r]; }
+{ .param .b32 a; .param .b32 r; st.param.b32 [a], %x; call.uni (r), twice, (a);
+ld.param.b32 %x, [r]; }
 st.param.b32 [out], %x; ret;
 }
 """
@@ -97,7 +98,8 @@ st.param.b32 [out], %x; ret;
 @pytest.mark.parametrize("policy", ["eager", "random"])
 def test_calls(policy):
     body = """
-    { .param .b32 p; .param .b32 r; st.param.b32 [p], %a; call.uni (r), outer, (p); ld.param.b32 %t, [r]; }
+    { .param .b32 p; .param .b32 r; st.param.b32 [p], %a; call.uni (r), outer, (p);
+    ld.param.b32 %t, [r]; }
     setp.gt.u32 %p, %a, 50;
     @%p call (%t), clamp, (%t, 200);
     { .param .align 8 .b8 p[16]; .param .align 8 .b8 r[16];
@@ -122,7 +124,8 @@ def test_calls(policy):
 
 def test_indirect_calls():
     body = """
-    mov.u64 %f, twice; mov.u64 %g, outer; and.b32 %t, %a, 1; setp.eq.u32 %p, %t, 0; selp.b64 %f, %g, %f, %p;
+    mov.u64 %f, twice; mov.u64 %g, outer; and.b32 %t, %a, 1; setp.eq.u32 %p, %t, 0;
+    selp.b64 %f, %g, %f, %p;
     { .param .b32 p; .param .b32 r; st.param.b32 [p], %a;
       PROTO: .callprototype (.param .b32 _) _ (.param .b32 _);
       call (r), %f, (p), PROTO; ld.param.b32 %d, [r]; }
@@ -131,8 +134,13 @@ def test_indirect_calls():
     got = evaluate(body, [a], "u4", declare=".reg .b32 %t; .reg .b64 %f, %g;", module=FUNCTIONS)
     np.testing.assert_array_equal(got, np.where(a % 2 == 0, 2 * (a + 1), 2 * a))
     with pytest.raises(UnknownInstruction, match="pointer that is no function"):
-        evaluate(body.replace("mov.u64 %f, twice", "mov.u64 %f, 64"), [a], "u4",
-                 declare=".reg .b32 %t; .reg .b64 %f, %g;", module=FUNCTIONS)  # fmt: skip
+        evaluate(
+            body.replace("mov.u64 %f, twice", "mov.u64 %f, 64"),
+            [a],
+            "u4",
+            declare=".reg .b32 %t; .reg .b64 %f, %g;",
+            module=FUNCTIONS,
+        )
 
 
 def test_early_exit_and_ret_leave_the_others_running():
@@ -143,15 +151,28 @@ def test_early_exit_and_ret_leave_the_others_running():
 
 
 def launch(body, *, module="", block=(32,), params="", args=(), memory=None, **options):
-    text = f".version 8.7\n.target sm_90a\n.address_size 64\n{module}\n.visible .entry k({params})\n{{\n{body}\n}}\n"
-    return emulate([KernelLaunch(ptx=text, entry="k", grid=(1,), block=block, args=args, memory=memory or DeviceMemory())],
-                   **options)  # fmt: skip
+    head = ".version 8.7\n.target sm_90a\n.address_size 64\n"
+    text = f"{head}{module}\n.visible .entry k({params})\n{{\n{body}\n}}\n"
+    return emulate(
+        [
+            KernelLaunch(
+                ptx=text,
+                entry="k",
+                grid=(1,),
+                block=block,
+                args=args,
+                memory=memory or DeviceMemory(),
+            )
+        ],
+        **options,
+    )
 
 
 def test_printf_and_assertions():
     module = """
     .extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 v);
-    .global .align 1 .b8 text[22] = {105, 61, 37, 100, 32, 120, 61, 37, 46, 50, 102, 32, 37, 108, 108, 117, 32, 37, 37, 10, 0};
+    .global .align 1 .b8 text[22] = {105, 61, 37, 100, 32, 120, 61, 37, 46, 50, 102, 32, 37, 108,
+      108, 117, 32, 37, 37, 10, 0};
     """
     body = """
     .local .align 8 .b8 depot[24]; .reg .b64 %l, %g, %t, %w; .reg .b32 %i, %r; .reg .f64 %x;

@@ -24,7 +24,11 @@ def rounded(value, dtype, mode):
     nearest = np.array(float(value) if dtype == "f8" else 0.0, dtype)
     if dtype == "f4":
         low = np.float32(float(value))
-        candidates = [np.nextafter(low, np.float32(-np.inf)), low, np.nextafter(low, np.float32(np.inf))]
+        candidates = [
+            np.nextafter(low, np.float32(-np.inf)),
+            low,
+            np.nextafter(low, np.float32(np.inf)),
+        ]
     else:
         low = np.float64(value.numerator / value.denominator)
         candidates = [np.nextafter(low, -np.inf), low, np.nextafter(low, np.inf)]
@@ -113,9 +117,17 @@ def test_ftz_and_sat():
 
 @pytest.mark.parametrize(
     ("name", "function"),
-    [("sin", np.sin), ("cos", np.cos), ("lg2", np.log2), ("ex2", np.exp2), ("tanh", np.tanh),
-     ("rsqrt", lambda v: 1 / np.sqrt(v)), ("sqrt", np.sqrt), ("rcp", lambda v: 1 / v)],
-)  # fmt: skip
+    [
+        ("sin", np.sin),
+        ("cos", np.cos),
+        ("lg2", np.log2),
+        ("ex2", np.exp2),
+        ("tanh", np.tanh),
+        ("rsqrt", lambda v: 1 / np.sqrt(v)),
+        ("sqrt", np.sqrt),
+        ("rcp", lambda v: 1 / v),
+    ],
+)
 def test_approximations(name, function):
     a = np.linspace(0.01, 20, 256).astype("f4")
     got = evaluate(f"{name}.approx.f32 %d, %a;", [a], "f4")
@@ -124,9 +136,14 @@ def test_approximations(name, function):
 
 def test_testp():
     a = floats("f4", 256, 5)
-    tests = {"finite": np.isfinite(a), "infinite": np.isinf(a), "number": ~np.isnan(a), "notanumber": np.isnan(a),
-             "normal": np.isfinite(a) & (np.abs(a) >= np.finfo("f4").tiny),
-             "subnormal": (a != 0) & (np.abs(a) < np.finfo("f4").tiny)}  # fmt: skip
+    tests = {
+        "finite": np.isfinite(a),
+        "infinite": np.isinf(a),
+        "number": ~np.isnan(a),
+        "notanumber": np.isnan(a),
+        "normal": np.isfinite(a) & (np.abs(a) >= np.finfo("f4").tiny),
+        "subnormal": (a != 0) & (np.abs(a) < np.finfo("f4").tiny),
+    }
     for name, expected in tests.items():
         got = evaluate(f"testp.{name}.f32 %p, %a; selp.u32 %d, 1, 0, %p;", [a], "u4")
         np.testing.assert_array_equal(got, expected)
@@ -136,7 +153,14 @@ def test_float_comparisons():
     a, b = floats("f4", 256, 6), floats("f4", 256, 7)
     b[::3] = a[::3]
     nan = np.isnan(a) | np.isnan(b)
-    ordered = {"eq": a == b, "ne": (a != b) & ~nan, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
+    ordered = {
+        "eq": a == b,
+        "ne": (a != b) & ~nan,
+        "lt": a < b,
+        "le": a <= b,
+        "gt": a > b,
+        "ge": a >= b,
+    }
     unordered = {k + "u": v | nan for k, v in ordered.items()}
     for name, expected in (ordered | unordered | {"num": ~nan, "nan": nan}).items():
         got = evaluate(f"setp.{name}.f32 %p, %a, %b; selp.u32 %d, 1, 0, %p;", [a, b], "u4")
@@ -164,7 +188,9 @@ def test_halves_round_once(name, dtype):
     for text, value in cases.items():
         got = evaluate(text, keep, "u2").view(dtype)
         if value is None:
-            exact = [Fraction(p) * Fraction(q) + Fraction(r) for p, q, r in zip(x, y, z, strict=True)]
+            exact = [
+                Fraction(p) * Fraction(q) + Fraction(r) for p, q, r in zip(x, y, z, strict=True)
+            ]
             expected = np.array([nearest_half(v, dtype) for v in exact]).astype(dtype)
             if "relu" in text:
                 expected = np.where(expected.astype("f4") > 0, expected, dtype(0)).astype(dtype)
@@ -172,7 +198,9 @@ def test_halves_round_once(name, dtype):
             expected = np.array([nearest_half(Fraction(v), dtype) for v in value]).astype(dtype)
             if "neg" in text:
                 expected = -keep[0]
-        np.testing.assert_array_equal(got.view("u2") & 0x7FFF, expected.view("u2") & 0x7FFF, err_msg=text)
+        np.testing.assert_array_equal(
+            got.view("u2") & 0x7FFF, expected.view("u2") & 0x7FFF, err_msg=text
+        )
         np.testing.assert_array_equal(got.astype("f4"), expected.astype("f4"), err_msg=text)
 
 
@@ -195,7 +223,9 @@ def nearest_half(value, dtype):
 @pytest.mark.parametrize(("name", "dtype"), [("f16x2", np.float16), ("bf16x2", BF16)])
 def test_pairs_act_on_both_halves(name, dtype):
     single = name.removesuffix("x2")
-    a, b, c = (np.clip(floats("f4", 512, s, specials=False), -99, 99).astype(dtype) for s in (1, 2, 3))
+    a, b, c = (
+        np.clip(floats("f4", 512, s, specials=False), -99, 99).astype(dtype) for s in (1, 2, 3)
+    )
     packed = [v.view("u4") for v in (a, b, c)]
     for op, n in (("add.rn", 2), ("mul.rn", 2), ("fma.rn", 3), ("max", 2)):
         names = ", ".join(f"%{r}" for r in "abc"[:n])
@@ -209,7 +239,9 @@ def test_f32x2(op):
     a, b, c = (floats("f4", 512, s, specials=False) for s in (1, 2, 3))
     names = "%a, %b, %c" if op == "fma" else "%a, %b"
     one = evaluate(f"{op}.rn.f32 %d, {names};", [a, b, c], "f4")
-    two = evaluate(f"{op}.rn.f32x2 %d, {names};", [v.view("u8") for v in (a, b, c)], "u8", target="sm_100a")
+    two = evaluate(
+        f"{op}.rn.f32x2 %d, {names};", [v.view("u8") for v in (a, b, c)], "u8", target="sm_100a"
+    )
     assert same(two.view("f4"), one)
 
 
@@ -240,7 +272,12 @@ def test_float_to_integer(to, source):
     a = floats(dtype, 256, 11)
     limits = np.iinfo(kind_dtype(to))
     wide = np.dtype(("i" if to[0] == "s" else "u") + str(max(int(to[1:]) // 8, 2)))
-    for name, function in (("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)):
+    for name, function in (
+        ("rni", np.rint),
+        ("rzi", np.trunc),
+        ("rmi", np.floor),
+        ("rpi", np.ceil),
+    ):
         expected = []
         for v in a.astype("f8"):
             if np.isnan(v):
@@ -251,7 +288,9 @@ def test_float_to_integer(to, source):
                 expected.append(min(max(int(function(v)), limits.min), limits.max))
         text = f"cvt.{name}.{to}.{source} %d, %a;"
         got = evaluate(text, [a], wide)
-        np.testing.assert_array_equal(got, np.array(expected, dtype=kind_dtype(to)).astype(wide), err_msg=text)
+        np.testing.assert_array_equal(
+            got, np.array(expected, dtype=kind_dtype(to)).astype(wide), err_msg=text
+        )
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
@@ -260,13 +299,20 @@ def test_to_f32_rounds_once(mode, source):
     dtype = kind_dtype(source)
     a = floats("f8", 256, 12, specials=False) if source == "f64" else integers(dtype, 256, 12)
     got = evaluate(f"cvt.{mode}.f32.{source} %d, %a;", [a], "f4")
-    expected = np.array([rounded(Fraction(float(v) if source == "f64" else int(v)), "f4", mode) for v in a])
+    expected = np.array(
+        [rounded(Fraction(float(v) if source == "f64" else int(v)), "f4", mode) for v in a]
+    )
     assert same(got, expected)
 
 
 def test_integral_rounding_and_widening():
     a = floats("f4", 256, 13)
-    for name, function in (("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)):
+    for name, function in (
+        ("rni", np.rint),
+        ("rzi", np.trunc),
+        ("rmi", np.floor),
+        ("rpi", np.ceil),
+    ):
         assert same(evaluate(f"cvt.{name}.f32.f32 %d, %a;", [a], "f4"), function(a))
     assert same(evaluate("cvt.f64.f32 %d, %a;", [a], "f8"), a.astype("f8"))
     half = a.astype(np.float16)
@@ -299,7 +345,11 @@ def test_cvt_pack():
     np.testing.assert_array_equal(got[:, 1], np.clip(a, -32768, 32767))
     np.testing.assert_array_equal(got[:, 0], np.clip(b, -32768, 32767))
     c = integers("u4", 256, 3)
-    got = evaluate("cvt.pack.sat.u8.s32.b32 %d, %a, %b, %c;", [a, b, c], "u4").view("u1").reshape(-1, 4)
+    got = (
+        evaluate("cvt.pack.sat.u8.s32.b32 %d, %a, %b, %c;", [a, b, c], "u4")
+        .view("u1")
+        .reshape(-1, 4)
+    )
     np.testing.assert_array_equal(got[:, 1], np.clip(a, 0, 255))
     np.testing.assert_array_equal(got[:, 0], np.clip(b, 0, 255))
     np.testing.assert_array_equal(got[:, 2:].copy().view("u2")[:, 0], c & 0xFFFF)

@@ -22,7 +22,9 @@ def check(text, kinds, result, oracle, count=256, **options):
     args = [integers(dtype_of(k), count, seed=i) for i, k in enumerate(kinds)]
     got = evaluate(text, args, dtype_of(result), **options)
     expected = [wrap(oracle(*(int(v) for v in row)), result) for row in zip(*args, strict=True)]
-    wrong = [(row, int(g), e) for *row, g, e in zip(*args, got, expected, strict=True) if int(g) != e]
+    wrong = [
+        (row, int(g), e) for *row, g, e in zip(*args, got, expected, strict=True) if int(g) != e
+    ]
     assert not wrong, wrong[:5]
 
 
@@ -55,8 +57,18 @@ def test_wide_products(kind):
 @pytest.mark.parametrize("kind", WIDTHS)
 def test_division_truncates(kind):
     ones = (1 << int(kind[1:])) - 1
-    check(f"div.{kind} %d, %a, %b;", [kind, kind], kind, lambda a, b: truncated_div(a, b) if b else ones)
-    check(f"rem.{kind} %d, %a, %b;", [kind, kind], kind, lambda a, b: a - b * truncated_div(a, b) if b else a)
+    check(
+        f"div.{kind} %d, %a, %b;",
+        [kind, kind],
+        kind,
+        lambda a, b: truncated_div(a, b) if b else ones,
+    )
+    check(
+        f"rem.{kind} %d, %a, %b;",
+        [kind, kind],
+        kind,
+        lambda a, b: a - b * truncated_div(a, b) if b else a,
+    )
 
 
 @pytest.mark.parametrize("kind", WIDTHS)
@@ -78,7 +90,12 @@ def test_saturating_sums():
 
     check("add.sat.s32 %d, %a, %b;", ["s32", "s32"], "s32", lambda a, b: clamp(a + b))
     check("sub.sat.s32 %d, %a, %b;", ["s32", "s32"], "s32", lambda a, b: clamp(a - b))
-    check("mad.hi.sat.s32 %d, %a, %b, %c;", ["s32"] * 3, "s32", lambda a, b, c: clamp((a * b >> 32) + c))
+    check(
+        "mad.hi.sat.s32 %d, %a, %b, %c;",
+        ["s32"] * 3,
+        "s32",
+        lambda a, b, c: clamp((a * b >> 32) + c),
+    )
 
 
 def test_packed_halves():
@@ -92,11 +109,21 @@ def test_packed_halves():
         low, high = (f(x, y) & 0xFFFF for x, y in zip(halves(a), halves(b), strict=True))
         return high << 16 | low
 
-    check("add.u16x2 %d, %a, %b;", ["u32", "u32"], "u32", lambda a, b: both(lambda x, y: x + y, a, b))
-    check("min.s16x2 %d, %a, %b;", ["u32", "u32"], "u32",
-          lambda a, b: both(lambda x, y: min(signed(x), signed(y)), a, b))  # fmt: skip
-    check("max.relu.s16x2 %d, %a, %b;", ["u32", "u32"], "u32",
-          lambda a, b: both(lambda x, y: max(signed(x), signed(y), 0), a, b))  # fmt: skip
+    check(
+        "add.u16x2 %d, %a, %b;", ["u32", "u32"], "u32", lambda a, b: both(lambda x, y: x + y, a, b)
+    )
+    check(
+        "min.s16x2 %d, %a, %b;",
+        ["u32", "u32"],
+        "u32",
+        lambda a, b: both(lambda x, y: min(signed(x), signed(y)), a, b),
+    )
+    check(
+        "max.relu.s16x2 %d, %a, %b;",
+        ["u32", "u32"],
+        "u32",
+        lambda a, b: both(lambda x, y: max(signed(x), signed(y), 0), a, b),
+    )
 
 
 def test_carry_chains():
@@ -111,7 +138,9 @@ def test_carry_chains():
     a, b = integers("u8", 256, 1).astype("u8"), integers("u8", 256, 2)
     a, b = integers(np.uint64, 256, 1), integers(np.uint64, 256, 2)
     total, carry, difference, product = evaluate(body, [a, b], ["u8", "u4", "u8", "u8"])
-    for x, y, t, c, m, p in zip(*(v.tolist() for v in (a, b, total, carry, difference, product)), strict=True):
+    for x, y, t, c, m, p in zip(
+        *(v.tolist() for v in (a, b, total, carry, difference, product)), strict=True
+    ):
         assert (c << 64) + t == x + y
         assert m == (x - y) % 2**64
         assert p == (x & 0xFFFFFFFF) * (y & 0xFFFFFFFF) + (x >> 32)
@@ -123,15 +152,33 @@ def test_mul24_uses_the_low_24_bits():
         return v - (1 << 24) if signed and v >> 23 else v
 
     for kind, s in (("u32", False), ("s32", True)):
-        check(f"mul24.lo.{kind} %d, %a, %b;", [kind, kind], kind, lambda a, b, s=s: low(a, s) * low(b, s))
-        check(f"mul24.hi.{kind} %d, %a, %b;", [kind, kind], kind, lambda a, b, s=s: low(a, s) * low(b, s) >> 16)
-        check(f"mad24.lo.{kind} %d, %a, %b, %c;", [kind] * 3, kind,
-              lambda a, b, c, s=s: low(a, s) * low(b, s) + c)  # fmt: skip
+        check(
+            f"mul24.lo.{kind} %d, %a, %b;",
+            [kind, kind],
+            kind,
+            lambda a, b, s=s: low(a, s) * low(b, s),
+        )
+        check(
+            f"mul24.hi.{kind} %d, %a, %b;",
+            [kind, kind],
+            kind,
+            lambda a, b, s=s: low(a, s) * low(b, s) >> 16,
+        )
+        check(
+            f"mad24.lo.{kind} %d, %a, %b, %c;",
+            [kind] * 3,
+            kind,
+            lambda a, b, c, s=s: low(a, s) * low(b, s) + c,
+        )
 
 
 def bytes_of(v, signed, size=1):
-    return [int.from_bytes((v & 0xFFFFFFFF).to_bytes(4, "little")[i : i + size], "little", signed=signed)
-            for i in range(0, 4, size)]  # fmt: skip
+    return [
+        int.from_bytes(
+            (v & 0xFFFFFFFF).to_bytes(4, "little")[i : i + size], "little", signed=signed
+        )
+        for i in range(0, 4, size)
+    ]
 
 
 @pytest.mark.parametrize("a_kind", ["s32", "u32"])
@@ -140,7 +187,10 @@ def test_dot_products(a_kind, b_kind):
     result = "s32" if "s32" in (a_kind, b_kind) else "u32"
 
     def dp4a(a, b, c):
-        return c + sum(x * y for x, y in zip(bytes_of(a, a_kind == "s32"), bytes_of(b, b_kind == "s32"), strict=True))
+        return c + sum(
+            x * y
+            for x, y in zip(bytes_of(a, a_kind == "s32"), bytes_of(b, b_kind == "s32"), strict=True)
+        )
 
     def dp2a(a, b, c):
         halves, octets = bytes_of(a, a_kind == "s32", 2), bytes_of(b, b_kind == "s32")
@@ -173,16 +223,27 @@ def test_shifts_clamp_their_amount(bits):
 
 def test_funnel_shifts():
     for mode, amount in (("wrap", lambda c: c & 31), ("clamp", lambda c: min(c, 32))):
-        check(f"shf.l.{mode}.b32 %d, %a, %b, %c;", ["u32"] * 3, "u32",
-              lambda a, b, c, f=amount: ((b << 32 | a) << f(c)) >> 32)  # fmt: skip
-        check(f"shf.r.{mode}.b32 %d, %a, %b, %c;", ["u32"] * 3, "u32",
-              lambda a, b, c, f=amount: (b << 32 | a) >> f(c))  # fmt: skip
+        check(
+            f"shf.l.{mode}.b32 %d, %a, %b, %c;",
+            ["u32"] * 3,
+            "u32",
+            lambda a, b, c, f=amount: ((b << 32 | a) << f(c)) >> 32,
+        )
+        check(
+            f"shf.r.{mode}.b32 %d, %a, %b, %c;",
+            ["u32"] * 3,
+            "u32",
+            lambda a, b, c, f=amount: (b << 32 | a) >> f(c),
+        )
 
 
 @pytest.mark.parametrize("table", [0x80, 0xE8, 0x96, 0xCA, 0x1D, 0x00, 0xFF])
 def test_lop3(table):
     def oracle(a, b, c):
-        return sum((table >> ((a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1)) & 1) << i for i in range(32))
+        return sum(
+            (table >> ((a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1)) & 1) << i
+            for i in range(32)
+        )
 
     check(f"lop3.b32 %d, %a, %b, %c, {table:#x};", ["u32"] * 3, "u32", oracle)
 
@@ -198,7 +259,12 @@ def test_prmt():
         return int.from_bytes(bytes(out), "little")
 
     check("prmt.b32 %d, %a, %b, %c;", ["u32"] * 3, "u32", pick)
-    check("prmt.b32 %d, %a, %b, 0x5410;", ["u32"] * 2, "u32", lambda a, b: (b & 0xFFFF) << 16 | a & 0xFFFF)
+    check(
+        "prmt.b32 %d, %a, %b, 0x5410;",
+        ["u32"] * 2,
+        "u32",
+        lambda a, b: (b & 0xFFFF) << 16 | a & 0xFFFF,
+    )
 
     def mode(order):
         def oracle(a, b, c):
@@ -210,9 +276,14 @@ def test_prmt():
     f4e = [[i + k for k in range(4)] for i in range(4)]
     b4e = [[(i - k) % 8 for k in range(4)] for i in range(4)]
     rc16 = [[0, 1, 0, 1], [2, 3, 2, 3]] * 2
-    for name, order in (("f4e", f4e), ("b4e", b4e), ("rc8", [[i] * 4 for i in range(4)]), ("rc16", rc16),
-                        ("ecl", [[max(i, k) for k in range(4)] for i in range(4)]),
-                        ("ecr", [[min(i, k) for k in range(4)] for i in range(4)])):  # fmt: skip
+    for name, order in (
+        ("f4e", f4e),
+        ("b4e", b4e),
+        ("rc8", [[i] * 4 for i in range(4)]),
+        ("rc16", rc16),
+        ("ecl", [[max(i, k) for k in range(4)] for i in range(4)]),
+        ("ecr", [[min(i, k) for k in range(4)] for i in range(4)]),
+    ):
         check(f"prmt.b32.{name} %d, %a, %b, %c;", ["u32"] * 3, "u32", mode(order))
 
 
@@ -243,14 +314,28 @@ def test_bit_fields(kind):
     check(f"bfe.{kind} %d, %a, %b, %c;", [kind, "u32", "u32"], kind, extract)
     if not signed:
         declare = f".reg .b{bits} %out;"
-        check(f"bfi.b{bits} %out, %a, %b, %c, %i2; mov.b{bits} %d, %out;", [u, u, "u32"], u,
-              lambda a, b, c: insert(a, b, c, 5),
-              declare=declare + ".reg .b32 %i2; mov.u32 %i2, 5;")  # fmt: skip
+        check(
+            f"bfi.b{bits} %out, %a, %b, %c, %i2; mov.b{bits} %d, %out;",
+            [u, u, "u32"],
+            u,
+            lambda a, b, c: insert(a, b, c, 5),
+            declare=declare + ".reg .b32 %i2; mov.u32 %i2, 5;",
+        )
 
 
 def test_bmsk_brev_szext():
-    check("bmsk.clamp.b32 %d, %a, %b;", ["u32"] * 2, "u32", lambda a, b: ((1 << min(b, 32)) - 1) << min(a, 32))
-    check("bmsk.wrap.b32 %d, %a, %b;", ["u32"] * 2, "u32", lambda a, b: ((1 << (b & 31)) - 1) << (a & 31))
+    check(
+        "bmsk.clamp.b32 %d, %a, %b;",
+        ["u32"] * 2,
+        "u32",
+        lambda a, b: ((1 << min(b, 32)) - 1) << min(a, 32),
+    )
+    check(
+        "bmsk.wrap.b32 %d, %a, %b;",
+        ["u32"] * 2,
+        "u32",
+        lambda a, b: ((1 << (b & 31)) - 1) << (a & 31),
+    )
     check("brev.b32 %d, %a;", ["u32"], "u32", lambda a: int(f"{a:032b}"[::-1], 2))
     check("brev.b64 %d, %a;", ["u64"], "u64", lambda a: int(f"{a:064b}"[::-1], 2))
 
@@ -258,8 +343,15 @@ def test_bmsk_brev_szext():
         a &= (1 << n) - 1
         return a - (1 << n) if signed and n and a >> (n - 1) else a
 
-    check("szext.clamp.s32 %d, %a, %b;", ["s32", "u32"], "s32", lambda a, b: extend(a, min(b, 32), True))
-    check("szext.wrap.u32 %d, %a, %b;", ["u32", "u32"], "u32", lambda a, b: extend(a, b & 31, False))
+    check(
+        "szext.clamp.s32 %d, %a, %b;",
+        ["s32", "u32"],
+        "s32",
+        lambda a, b: extend(a, min(b, 32), True),
+    )
+    check(
+        "szext.wrap.u32 %d, %a, %b;", ["u32", "u32"], "u32", lambda a, b: extend(a, b & 31, False)
+    )
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -268,8 +360,15 @@ def test_counts(bits):
     check(f"popc.b{bits} %d, %a;", [u], "u32", lambda a: bin(a).count("1"))
     check(f"clz.b{bits} %d, %a;", [u], "u32", lambda a: bits - a.bit_length())
     check(f"bfind.u{bits} %d, %a;", [u], "u32", lambda a: a.bit_length() - 1)
-    check(f"bfind.shiftamt.u{bits} %d, %a;", [u], "u32", lambda a: bits - a.bit_length() if a else -1)
-    check(f"bfind.s{bits} %d, %a;", [f"s{bits}"], "u32", lambda a: (a if a >= 0 else ~a).bit_length() - 1)
+    check(
+        f"bfind.shiftamt.u{bits} %d, %a;", [u], "u32", lambda a: bits - a.bit_length() if a else -1
+    )
+    check(
+        f"bfind.s{bits} %d, %a;",
+        [f"s{bits}"],
+        "u32",
+        lambda a: (a if a >= 0 else ~a).bit_length() - 1,
+    )
 
 
 def test_fns():
@@ -290,15 +389,29 @@ def test_fns():
 
 @pytest.mark.parametrize("kind", WIDTHS)
 def test_integer_comparisons(kind):
-    ops = {"eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
-           "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b}  # fmt: skip
+    ops = {
+        "eq": lambda a, b: a == b,
+        "ne": lambda a, b: a != b,
+        "lt": lambda a, b: a < b,
+        "le": lambda a, b: a <= b,
+        "gt": lambda a, b: a > b,
+        "ge": lambda a, b: a >= b,
+    }
     if kind[0] == "u":
         ops |= {"lo": ops["lt"], "ls": ops["le"], "hi": ops["gt"], "hs": ops["ge"]}
     for name, oracle in ops.items():
-        check(f"setp.{name}.{kind} %p, %a, %b; selp.u32 %d, 7, 9, %p;", [kind, kind], "u32",
-              lambda a, b, f=oracle: 7 if f(a, b) else 9)  # fmt: skip
-        check(f"set.{name}.u32.{kind} %d, %a, %b;", [kind, kind], "u32",
-              lambda a, b, f=oracle: -1 if f(a, b) else 0)  # fmt: skip
+        check(
+            f"setp.{name}.{kind} %p, %a, %b; selp.u32 %d, 7, 9, %p;",
+            [kind, kind],
+            "u32",
+            lambda a, b, f=oracle: 7 if f(a, b) else 9,
+        )
+        check(
+            f"set.{name}.u32.{kind} %d, %a, %b;",
+            [kind, kind],
+            "u32",
+            lambda a, b, f=oracle: -1 if f(a, b) else 0,
+        )
 
 
 def test_setp_combines_and_gives_both():
@@ -307,9 +420,13 @@ def test_setp_combines_and_gives_both():
     setp.lt.and.s32 %p|%r, %a, %b, !%q;
     selp.u32 %d, 1, 0, %p; @%r add.u32 %d, %d, 2;
     """
-    check(body, ["s32", "s32", "u32"], "u32",
-          lambda a, b, c: int(a < b and c == 0) + 2 * int(not a < b and c == 0),
-          declare=".reg .pred %r;")  # fmt: skip
+    check(
+        body,
+        ["s32", "s32", "u32"],
+        "u32",
+        lambda a, b, c: int(a < b and c == 0) + 2 * int(not a < b and c == 0),
+        declare=".reg .pred %r;",
+    )
 
 
 def test_predicate_logic_and_slct():
@@ -318,7 +435,11 @@ def test_predicate_logic_and_slct():
     and.pred %r, %p, !%q; xor.pred %s, %p, %q; not.pred %t, %r;
     selp.u32 %d, 1, 0, %r; @%s add.u32 %d, %d, 2; @!%t add.u32 %d, %d, 4;
     """
-    check(body, ["s32", "s32"], "u32",
-          lambda a, b: (1 + 4) * (a > 0 and b <= 0) + 2 * ((a > 0) != (b > 0)),
-          declare=".reg .pred %r, %s, %t;")  # fmt: skip
+    check(
+        body,
+        ["s32", "s32"],
+        "u32",
+        lambda a, b: (1 + 4) * (a > 0 and b <= 0) + 2 * ((a > 0) != (b > 0)),
+        declare=".reg .pred %r, %s, %t;",
+    )
     check("slct.s32.s32 %d, %a, %b, %c;", ["s32"] * 3, "s32", lambda a, b, c: a if c >= 0 else b)

@@ -47,8 +47,10 @@ def test_three_dimensional_shapes():
     mov.u32 %t3, %nctaid.x; mov.u32 %t4, %nctaid.y;
     mad.lo.u32 %t2, %t2, %t4, %t1; mad.lo.u32 %t2, %t2, %t3, %t0;
     mov.u32 %t5, %tid.x; mov.u32 %t6, %tid.y; mov.u32 %t7, %tid.z;
-    mov.u32 %t8, %ntid.y; mad.lo.u32 %t7, %t7, %t8, %t6; mov.u32 %t8, %ntid.x; mad.lo.u32 %t7, %t7, %t8, %t5;
-    mad.lo.u32 %u, %t2, 12, %t7; mad.wide.u32 %o, %u, 4, %o; add.u32 %u, %u, 1; st.global.u32 [%o], %u;
+    mov.u32 %t8, %ntid.y; mad.lo.u32 %t7, %t7, %t8, %t6; mov.u32 %t8, %ntid.x;
+    mad.lo.u32 %t7, %t7, %t8, %t5;
+    mad.lo.u32 %u, %t2, 12, %t7; mad.wide.u32 %o, %u, 4, %o; add.u32 %u, %u, 1;
+    st.global.u32 [%o], %u;
     """
     emulate([launch(body, [out, 0], memory, grid=(4, 3, 2), block=(3, 2, 2))])
     np.testing.assert_array_equal(memory.read(out, "u4", 288), np.arange(288) + 1)
@@ -120,21 +122,31 @@ def test_residency_is_shared_by_the_launches_of_a_device(policy):
 def test_serial_and_programmatic_launches(policy):
     memory = DeviceMemory()
     data, other = words(memory, 64), words(memory, 64)
-    write = "mad.wide.u32 %o, %i, 4, %o; griddepcontrol.launch_dependents; add.u32 %v, %i, 3; st.global.u32 [%o], %v;"
+    write = """
+    mad.wide.u32 %o, %i, 4, %o; griddepcontrol.launch_dependents; add.u32 %v, %i, 3;
+    st.global.u32 [%o], %v;
+    """
     read = """
     griddepcontrol.wait;
-    mad.wide.u32 %o, %i, 4, %o; mad.wide.u32 %f, %i, 4, %f; ld.global.u32 %v, [%o]; st.global.u32 [%f], %v;
+    mad.wide.u32 %o, %i, 4, %o; mad.wide.u32 %f, %i, 4, %f; ld.global.u32 %v, [%o];
+    st.global.u32 [%f], %v;
     """
     for edge in ("serial", "programmatic"):
         memory.write(data, np.zeros(64, "u4"))
-        emulate([launch(write, [data, other], memory, grid=(64,)),
-                 launch(read, [data, other], memory, grid=(64,), after=[(0, edge)])], policy=policy)  # fmt: skip
+        emulate(
+            [
+                launch(write, [data, other], memory, grid=(64,)),
+                launch(read, [data, other], memory, grid=(64,), after=[(0, edge)]),
+            ],
+            policy=policy,
+        )
         np.testing.assert_array_equal(memory.read(other, "u4", 64), np.arange(64) + 3)
 
 
 COPY = """
 .shared .align 16 .b8 s[512]; .reg .b32 %a, %b, %c, %d;
-mov.u32 %u, %tid.x; mov.u32 %w, s; mad.lo.u32 %w, %u, 16, %w; mad.wide.u32 %o, %u, 16, %o; mad.wide.u32 %f, %u, 16, %f;
+mov.u32 %u, %tid.x; mov.u32 %w, s; mad.lo.u32 %w, %u, 16, %w; mad.wide.u32 %o, %u, 16, %o;
+mad.wide.u32 %f, %u, 16, %f;
 {copy}
 cp.async.commit_group;
 {wait}
@@ -205,7 +217,8 @@ def test_copies_arrive_on_an_mbarrier(policy, form):
     body = f"""
     .shared .align 8 .b8 bar[8]; mov.u32 %a, bar; setp.ne.u32 %p, %u, 0;
     @!%p mbarrier.init.shared.b64 [%a], {count}; bar.sync 0;
-    cp.async.cg.shared.global [%w], [%o], 16; cp.async.mbarrier.arrive{form}.shared.b64 [%a]; bar.sync 0;
+    cp.async.cg.shared.global [%w], [%o], 16; cp.async.mbarrier.arrive{form}.shared.b64 [%a];
+    bar.sync 0;
     """
     if not form:
         body += "@!%p mbarrier.arrive.shared.b64 _, [%a];"
@@ -224,7 +237,10 @@ def test_misaligned_and_oversized_copies():
 
 def test_the_report_counts_warp_instructions():
     memory = DeviceMemory()
-    body = "setp.lt.u32 %p, %i, 2; @%p bra X; add.u32 %v, %i, 1; add.u32 %v, %i, 1; X: mul.lo.u32 %v, %i, 2;"
+    body = """
+    setp.lt.u32 %p, %i, 2; @%p bra X; add.u32 %v, %i, 1; add.u32 %v, %i, 1;
+    X: mul.lo.u32 %v, %i, 2;
+    """
     counts = {}
     for policy in POLICIES:
         report = emulate([launch(body, [0, 0], memory, grid=(4,), block=(64,))], policy=policy)
@@ -237,7 +253,8 @@ def test_the_report_counts_warp_instructions():
 
 def test_same_seed_same_run():
     body = """
-    atom.global.add.u32 %v, [%f], 1; mov.u32 %u, %tid.x; shr.u32 %u, %u, 5; mad.lo.u32 %u, %i, 2, %u;
+    atom.global.add.u32 %v, [%f], 1; mov.u32 %u, %tid.x; shr.u32 %u, %u, 5;
+    mad.lo.u32 %u, %i, 2, %u;
     mad.wide.u32 %o, %u, 4, %o; st.global.u32 [%o], %v;
     """
     runs = []

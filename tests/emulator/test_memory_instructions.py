@@ -32,8 +32,15 @@ def run(
 {body}
 }}
 """
-    launch = KernelLaunch(ptx=ptx, entry="k", grid=grid, block=block, args=list(args), memory=memory or DeviceMemory(),
-                          **{k: options.pop(k) for k in ("smem_bytes", "cluster") if k in options})  # fmt: skip
+    launch = KernelLaunch(
+        ptx=ptx,
+        entry="k",
+        grid=grid,
+        block=block,
+        args=list(args),
+        memory=memory or DeviceMemory(),
+        **{k: options.pop(k) for k in ("smem_bytes", "cluster") if k in options},
+    )
     return emulate([launch], **options)
 
 
@@ -87,9 +94,11 @@ def test_narrow_loads_extend():
     body = """
     .reg .b64 %a, %b, %w; .reg .b32 %r<4>; .reg .b16 %h;
     ld.param.u64 %a, [p0]; ld.param.u64 %b, [p1];
-    ld.global.s8 %r0, [%a]; ld.global.u8 %r1, [%a]; ld.global.s16 %r2, [%a+2]; ld.global.u16 %h, [%a+2];
+    ld.global.s8 %r0, [%a]; ld.global.u8 %r1, [%a]; ld.global.s16 %r2, [%a+2];
+    ld.global.u16 %h, [%a+2];
     cvt.u32.u16 %r3, %h; ld.global.s8 %w, [%a];
-    st.global.v4.u32 [%b], {%r0, %r1, %r2, %r3}; st.global.u64 [%b+16], %w; st.global.u8 [%b+24], %w;
+    st.global.v4.u32 [%b], {%r0, %r1, %r2, %r3}; st.global.u64 [%b+16], %w;
+    st.global.u8 [%b+24], %w;
     """
     run(
         body,
@@ -275,7 +284,8 @@ def test_local_memory_belongs_to_a_thread():
     a = integers("u4", 256, 1)
     body = """
     .local .align 8 .b8 depot[64]; .reg .b64 %l, %g; .reg .b32 %n, %m;
-    mov.u64 %l, depot; cvta.local.u64 %g, %l; and.b32 %n, %a, 15; mul.wide.u32 %l, %n, 4; add.s64 %g, %g, %l;
+    mov.u64 %l, depot; cvta.local.u64 %g, %l; and.b32 %n, %a, 15; mul.wide.u32 %l, %n, 4;
+    add.s64 %g, %g, %l;
     st.u32 [%g], %a; st.local.u32 [depot+60], %i;
     shl.b32 %m, %n, 2; cvt.u64.u32 %l, %m; cvta.to.local.u64 %g, %g; ld.local.u32 %d, [%g];
     """
@@ -339,9 +349,11 @@ def test_parameters_by_name_offset_and_pointer():
 def test_isspacep_and_windows():
     body = """
     .shared .align 4 .b8 s[4]; .local .align 4 .b8 l[4]; .reg .b64 %x, %y; .reg .pred %ps, %pl, %pg;
-    mov.u64 %x, s; cvta.shared.u64 %y, %x; isspacep.shared %ps, %y; isspacep.local %pl, %y; isspacep.global %pg, %y;
+    mov.u64 %x, s; cvta.shared.u64 %y, %x; isspacep.shared %ps, %y; isspacep.local %pl, %y;
+    isspacep.global %pg, %y;
     selp.u32 %d0, 1, 0, %ps; @%pl add.u32 %d0, %d0, 2; @%pg add.u32 %d0, %d0, 4;
-    mov.u64 %x, l; cvta.local.u64 %y, %x; isspacep.shared %ps, %y; isspacep.local %pl, %y; isspacep.global %pg, %y;
+    mov.u64 %x, l; cvta.local.u64 %y, %x; isspacep.shared %ps, %y; isspacep.local %pl, %y;
+    isspacep.global %pg, %y;
     selp.u32 %d1, 1, 0, %ps; @%pl add.u32 %d1, %d1, 2; @%pg add.u32 %d1, %d1, 4;
     ld.param.u64 %y, [p0]; isspacep.shared %ps, %y; isspacep.local %pl, %y; isspacep.global %pg, %y;
     selp.u32 %d2, 1, 0, %ps; @%pl add.u32 %d2, %d2, 2; @%pg add.u32 %d2, %d2, 4;

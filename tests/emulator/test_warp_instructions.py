@@ -15,25 +15,36 @@ A = integers("u4", 256, 1)
 def shuffled(mode, index, clamp, segment):
     out, inside = np.empty(256, "u4"), np.empty(256, bool)
     for lane in range(256):
-        base, l = lane & ~31, lane & 31
-        top = (l & segment) | (clamp & ~segment)
+        base, own = lane & ~31, lane & 31
+        top = (own & segment) | (clamp & ~segment)
         j = {
-            "up": l - index,
-            "down": l + index,
-            "bfly": l ^ index,
-            "idx": (l & segment) | (index & ~segment),
+            "up": own - index,
+            "down": own + index,
+            "bfly": own ^ index,
+            "idx": (own & segment) | (index & ~segment),
         }[mode]
         ok = j >= top if mode == "up" else j <= top
-        out[lane], inside[lane] = A[base + (j if ok else l)], ok
+        out[lane], inside[lane] = A[base + (j if ok else own)], ok
     return out, inside
 
 
 @pytest.mark.parametrize("policy", ["eager", "random"])
-@pytest.mark.parametrize(("mode", "index", "clamp", "segment"),
-                         [("idx", 5, 31, 0), ("up", 3, 0, 0), ("down", 4, 31, 0), ("bfly", 16, 31, 0),
-                          ("idx", 3, 7, 24), ("up", 2, 0, 24), ("down", 2, 7, 24), ("bfly", 1, 31, 0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "index", "clamp", "segment"),
+    [
+        ("idx", 5, 31, 0),
+        ("up", 3, 0, 0),
+        ("down", 4, 31, 0),
+        ("bfly", 16, 31, 0),
+        ("idx", 3, 7, 24),
+        ("up", 2, 0, 24),
+        ("down", 2, 7, 24),
+        ("bfly", 1, 31, 0),
+    ],
+)
 def test_shuffles(mode, index, clamp, segment, policy):
-    body = f"shfl.sync.{mode}.b32 %d0|%p, %a, {index}, {clamp | segment << 8:#x}, {FULL}; selp.u32 %d1, 1, 0, %p;"
+    control = clamp | segment << 8
+    body = f"shfl.sync.{mode}.b32 %d0|%p, %a, {index}, {control}, {FULL}; selp.u32 %d1, 1, 0, %p;"
     values, inside = evaluate(body, [A], ["u4", "u4"], policy=policy)
     expected, ok = shuffled(mode, index, clamp, segment)
     np.testing.assert_array_equal(values, expected)
@@ -85,7 +96,8 @@ def test_match(bits):
     a = (A % 3).astype(f"u{bits // 8}")
     a[:32] = 7
     body = f"""
-    match.any.sync.b{bits} %d0, %a, {FULL}; match.all.sync.b{bits} %d1|%p, %a, {FULL}; selp.u32 %d2, 1, 0, %p;
+    match.any.sync.b{bits} %d0, %a, {FULL}; match.all.sync.b{bits} %d1|%p, %a, {FULL};
+    selp.u32 %d2, 1, 0, %p;
     """
     same, every, flag = evaluate(body, [a], ["u4"] * 3)
     for w, row in enumerate(a.reshape(-1, 32)):
@@ -96,10 +108,18 @@ def test_match(bits):
         assert (flag[w * 32 : w * 32 + 32] == agreed).all()
 
 
-@pytest.mark.parametrize(("op", "kind", "function"), [
-    ("add", "u32", lambda v: int(v.sum()) % 2**32), ("min", "u32", np.min), ("max", "s32", np.max), ("min", "s32", np.min),
-    ("and", "b32", np.bitwise_and.reduce), ("or", "b32", np.bitwise_or.reduce), ("xor", "b32", np.bitwise_xor.reduce),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("op", "kind", "function"),
+    [
+        ("add", "u32", lambda v: int(v.sum()) % 2**32),
+        ("min", "u32", np.min),
+        ("max", "s32", np.max),
+        ("min", "s32", np.min),
+        ("and", "b32", np.bitwise_and.reduce),
+        ("or", "b32", np.bitwise_or.reduce),
+        ("xor", "b32", np.bitwise_xor.reduce),
+    ],
+)
 def test_redux(op, kind, function):
     view = "i4" if kind == "s32" else "u4"
     got = evaluate(f"redux.sync.{op}.{kind} %d, %a, {FULL};", [A], view)
@@ -134,7 +154,8 @@ def test_elect_takes_one_member():
 
 def test_lane_registers():
     body = """
-    mov.u32 %d0, %laneid; mov.u32 %d1, %lanemask_lt; mov.u32 %d2, %lanemask_ge; mov.u32 %d3, %warpid;
+    mov.u32 %d0, %laneid; mov.u32 %d1, %lanemask_lt; mov.u32 %d2, %lanemask_ge;
+    mov.u32 %d3, %warpid;
     """
     lane, below, at_or_above, warp = evaluate(body, [A], ["u4"] * 4)
     ids = np.arange(256) % 32
