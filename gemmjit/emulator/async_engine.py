@@ -72,13 +72,15 @@ class AsyncEngine:
         self.rng = rng
         self.pending: list[Operation] = []
         self.completed = 0
+        self.observer: Any = None
+        self.machine: Any = None
 
     def submit(self, operation: Operation) -> None:
         """Issue an operation; eager completes it now."""
+        if self.observer is not None:
+            self.observer.issued(self.machine, operation)
         if self.eager:
-            operation.done = True
-            self.completed += 1
-            operation.complete()
+            self._perform(operation)
         else:
             self.pending.append(operation)
 
@@ -91,9 +93,14 @@ class AsyncEngine:
             current = current.after
         for item in reversed(chain):
             self.pending.remove(item)
-            item.done = True
-            self.completed += 1
-            item.complete()
+            self._perform(item)
+
+    def _perform(self, operation: Operation) -> None:
+        operation.done = True
+        self.completed += 1
+        operation.complete()
+        if self.observer is not None:
+            self.observer.completed(self.machine, operation)
 
     def complete_one(self) -> bool:
         """Complete some pending operation; False when there is none."""

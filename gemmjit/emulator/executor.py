@@ -175,6 +175,8 @@ def emulate(
     machine.resident_limit = resident_blocks
     machine.unwaited_stores = unwaited_stores
     machine.trace = trace
+    if trace is not None:
+        trace.start(machine)
     for program, launch, addresses in zip(programs, launches, symbols, strict=True):
         for name, address in addresses.items():
             machine.symbols[launch.memory.device, id(program), name] = address

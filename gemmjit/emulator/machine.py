@@ -64,6 +64,7 @@ class Machine:
         self.rng = random.Random(seed)
         self.policy = policy
         self.engine = AsyncEngine(policy, self.rng)
+        self.engine.machine = self
         self.numerics = numerics
         self.max_steps = max_steps
         self.steps = 0
@@ -275,6 +276,8 @@ class Machine:
             segment.runs += 1
             self.steps += segment.length
             step = None
+            if self.trace is not None:
+                self.trace.segment(self, segment, domain.scheduler.grid)
             segment.finish()
         except Fault as fault:
             offset = segment.thunks.index(step) if step is not None else len(segment.thunks)
@@ -284,8 +287,6 @@ class Machine:
             raise StepBudgetExceeded(
                 f"{self.steps} instructions issued, max_steps is {self.max_steps}"
             )
-        if self.trace is not None:
-            self.trace.segment(self, segment, domain)
         self.clock[...] = self.steps
 
     def _deadlock(self) -> None:

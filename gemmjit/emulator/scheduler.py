@@ -44,15 +44,16 @@ class Domain:
 class Segment:
     """A straight line of instructions bound to a set of lanes."""
 
-    __slots__ = ("finish", "length", "pc", "runs", "thunks", "warps")
+    __slots__ = ("finish", "lanes", "length", "pc", "runs", "thunks", "warps")
 
-    def __init__(self, pc: int, warps: int) -> None:
+    def __init__(self, pc: int, lanes: LaneSet) -> None:
         self.pc = pc
+        self.lanes = lanes
         self.thunks: list[Callable[[], Any]] = []
         self.finish: Callable[[], None] = _unfinished
         self.length = 0
         self.runs = 0
-        self.warps = warps
+        self.warps = lanes.warps
 
 
 def _unfinished() -> None:
@@ -118,7 +119,7 @@ class Scheduler:
     def bind(self, pc: int, lanes: LaneSet) -> Segment:
         """Prepare the straight line from `pc` on for these lanes."""
         grid = self.grid
-        segment = Segment(pc, lanes.warps)
+        segment = Segment(pc, lanes)
         lanes.segments[pc] = segment
         self.segments.append(segment)
         at = pc
