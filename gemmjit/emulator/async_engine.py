@@ -96,9 +96,17 @@ class AsyncEngine:
             self._perform(item)
 
     def _perform(self, operation: Operation) -> None:
+        operation.complete()
+        self._note(operation)
+
+    def retire(self, operation: Operation) -> None:
+        """Take out a pending operation whose effects its owner has completed piece by piece."""
+        self.pending.remove(operation)
+        self._note(operation)
+
+    def _note(self, operation: Operation) -> None:
         operation.done = True
         self.completed += 1
-        operation.complete()
         if self.observer is not None:
             self.observer.completed(self.machine, operation)
 

@@ -106,9 +106,7 @@ class AsyncCopies:
         self.grid.machine.progress += 1
         if not batch.left.any() and batch.operation is not None:
             self.batches.remove(batch)
-            engine.pending.remove(batch.operation)
-            batch.operation.done = True
-            engine.completed += 1
+            engine.retire(batch.operation)
 
     def block_exited(self, slot: int) -> None:
         """Check that no copy outlives its block."""
