@@ -168,6 +168,9 @@ def _fill(bench: Bench, cell: Cell, entries: Sequence[Entry]) -> None:
         )
         bench.say(f"{cell.label}: {rejected_one.name}: {cell.rejected[-1].reason}")
         cell.entrants = [e for e in cell.entrants if e.name != rejected_one.name]
+    if not cell.entrants:
+        cell.skipped = "no contender is right after timing"
+        cell.timings.clear()
 
 
 def _time(bench: Bench, cell: Cell, state: State) -> None:

@@ -18,9 +18,10 @@ from gemmjit.logs import logger
 
 __all__ = ["CudaBackend", "kernel_driver_version"]
 
-#: How long the lead-in holds the device for each graph to be enqueued, and at least.
-_LEAD_IN_PER_GRAPH = 30e-6
+#: How long the lead-in holds the device for a graph to be enqueued: at first, and at most. It is
+#: doubled whenever the host was slower.
 _LEAD_IN = 100e-6
+_LONGEST_LEAD_IN = 5e-3
 
 
 class CudaBackend(Backend):
@@ -36,6 +37,7 @@ class CudaBackend(Backend):
         self.ordinal = ordinal
         self._api = driver()
         self._events: list[Any] = []
+        self._lead_in_seconds = _LEAD_IN
         where = device(ordinal)
         self.facts = DeviceFacts(
             name=where.name,
@@ -80,11 +82,13 @@ class CudaBackend(Backend):
         stream = self.stream
         with self.active():
             if lead_in and self.lead_in:
-                delay(_LEAD_IN + _LEAD_IN_PER_GRAPH * len(graphs), stream, self.ordinal)
+                delay(self._lead_in_seconds * len(graphs), stream, self.ordinal)
             check(self._api.cuEventRecord(events[0], stream), "cuEventRecord")
             for graph, event in zip(graphs, events[1:], strict=True):
                 self._launch(graph)
                 check(self._api.cuEventRecord(event, stream), "cuEventRecord")
+            if lead_in and self._is_past(events[0]):
+                self._lead_in_seconds = min(2 * self._lead_in_seconds, _LONGEST_LEAD_IN)
             if while_running is not None:
                 while_running()
             check(self._api.cuEventSynchronize(events[-1]), "cuEventSynchronize")
@@ -152,6 +156,10 @@ class CudaBackend(Backend):
 
     def _capturing_stream(self) -> int:
         return self.stream
+
+    def _is_past(self, event: Any) -> bool:
+        """Return whether the device has passed an event, that is, did not wait for the host."""
+        return bool(self._api.cuEventQuery(event)[0].value == 0)
 
     def _take_events(self, count: int) -> list[Any]:
         flags = self._api.CUevent_flags.CU_EVENT_DEFAULT

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import gemmjit
+from gemmjit.arrays import frontend_of
 from gemmjit.bench.cases import Workload, case_of
 from gemmjit.bench.inputs import Inputs
 from gemmjit.bench.peers import PEERS
@@ -45,9 +46,11 @@ def first_call(framework: str, peer: str, device: int, case: str) -> dict[str, A
     operands = Inputs(backend, workload, copies=1).copies[0]
     a, b, ends = operands.mat_a, operands.mat_b(), operands.ends
     if peer == "gemmjit":
+        function = gemmjit.grouped_mm
+        frontend_of(a, "mat_a")  # imports what serves these arrays
 
         def call() -> Any:
-            return gemmjit.grouped_mm(a, b, offs=ends)
+            return function(a, b, offs=ends)
 
     else:
         # Other peers compile nothing of gemmjit's when they are asked for their contenders.

@@ -68,7 +68,7 @@ def run_grouped_command(arguments: argparse.Namespace) -> int:
     for peer in missing:
         bench.say(f"peer {peer['peer']} is missing: {peer['reason']}")
     gone = {peer["peer"] for peer in missing}
-    baseline = next((n for n in names_of(arguments.vs) if n not in gone), "gemmjit")
+    baseline = next((peer.name for peer in peers[1:] if peer.name not in gone), "gemmjit")
     record = {
         **origin_of(arguments, bench),
         "kind": "grouped",

@@ -216,6 +216,7 @@ def test_a_missing_peer_says_why():
 
 def test_peers_by_name():
     assert [p.name for p in peers_of(["torch", "gemmjit", "torch"])] == ["torch", "gemmjit"]
+    assert [p.name for p in peers_of(["bmm", "padded"])] == ["padded"]
     with pytest.raises(InvalidProblemError, match="vs: expected some of gemmjit, torch"):
         peers_of(["cutlass"])
 

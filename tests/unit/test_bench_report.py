@@ -6,9 +6,11 @@ import subprocess
 import pytest
 
 from gemmjit import cli
+from gemmjit.bench.first_call import first_call
 from gemmjit.bench.peers import Contender, Peer, Prepared, registry
 from gemmjit.bench.provenance import commit_of, source_digest
 from gemmjit.bench.report import text_table, write_json
+from gemmjit.bench.simulated import SimulatedBackend
 
 CASE = "sizes=4/0/17/9:k=64:n=32"
 QUICK = ("--backend", "simulated", "--warmup", "0.05")
@@ -208,6 +210,61 @@ def test_host_profile_and_counters_run(tmp_path, capsys):
     assert "--clock-control none" in printed
     assert "--launch-skip 11 --launch-count 3" in printed
     assert run("counters", str(tmp_path / "nothing.csv")) == 1
+
+
+def test_a_first_call_is_longer_than_the_second():
+    found = first_call("simulated", "gemmjit", 0, "rows=64:groups=4:k=64:n=64")
+    assert found["first_ms"] > 0
+    assert found["second_ms"] > 0
+    with pytest.raises(SystemExit, match="needs torch tensors"):
+        first_call("simulated", "torch", 0, "rows=64:groups=4:k=64:n=64")
+
+
+def test_a_contender_that_breaks_while_it_is_timed_is_not_reported(monkeypatch, tmp_path, capsys):
+    import gemmjit
+
+    class Tired(Peer):
+        name = "tired"
+        title = "right at first"
+        replays = 0
+
+        def available(self, backend):
+            return None
+
+        def contenders(self, workload, backend):
+            def prepare(operands):
+                def call():
+                    self.replays += 1
+                    out = gemmjit.grouped_mm(operands.mat_a, operands.mat_b(), offs=operands.ends)
+                    # The first few are captures and the check before timing.
+                    return out if self.replays <= 60 else out * 0
+
+                return Prepared(call)
+
+            return [Contender("tired", self.name, prepare)]
+
+    monkeypatch.setitem(registry.PEERS, "tired", Tired())
+    monkeypatch.setattr(
+        SimulatedBackend,
+        "measure",
+        _measure_that_runs_calls(SimulatedBackend.measure),
+    )
+    file = tmp_path / "r.json"
+    words = ("--case", CASE, "--vs", "tired", "--state", "cool", "--json", str(file))
+    assert run("grouped", *QUICK, *words) == 0
+    (result,) = json.loads(file.read_text())["results"]
+    assert "tired" not in result["states"]["cool"]["best"]
+    assert result["rejected"][0]["reason"].startswith("after timing: wrong")
+
+
+def _measure_that_runs_calls(measure):
+    def wrapped(self, graphs, **keywords):
+        for graph in graphs:
+            for call in graph.handle:
+                call()
+        return measure(self, graphs, **keywords)
+
+    return wrapped
 
 
 def test_lists(capsys):

@@ -18,6 +18,9 @@ __all__ = ["PEERS", "peers_of", "register"]
 #: Every peer by its name.
 PEERS: dict[str, Peer] = {}
 
+#: Other names.
+_ALIASES = {"bmm": "padded", "cublas_loop": "cublas"}
+
 
 def register(peer: Peer) -> None:
     """Let a peer be named in ``--vs``; one of the same name is replaced."""
@@ -32,6 +35,7 @@ def peers_of(names: Sequence[str]) -> list[Peer]:
     InvalidProblemError
         If one is unknown.
     """
+    names = [_ALIASES.get(name, name) for name in names]
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise InvalidProblemError(
