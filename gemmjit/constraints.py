@@ -204,8 +204,14 @@ def _operands(kernel: Kernel, variant: Variant) -> list[str]:
     reasons = []
     if variant.form not in kernel.forms:
         reasons.append(f"form: {kernel.name} has {', '.join(kernel.forms)}; got {variant.form}")
-    if not variant.a_k_major:
-        reasons.append(f"mat_a: {kernel.name} loads it K-major; got M-major")
+    if variant.a_k_major != (variant.form == "ragged_m"):
+        reasons.append(
+            f"mat_a: {kernel.name} loads it with the ragged dimension outside; got it contiguous"
+        )
+    if variant.form == "ragged_k" and variant.b_k_major:
+        reasons.append(
+            f"mat_b: {kernel.name} loads it with the ragged dimension outside; got it contiguous"
+        )
     for name in ("a", "b"):
         if not getattr(variant, f"{name}_vector"):
             reasons.append(

@@ -33,8 +33,9 @@ class Variant:
         elements are loaded at any strides.
     d_paired : bool
         Whether two neighbouring columns of the result can be stored at once.
-    b_blocked : bool
-        k3: whether an N-major B is loaded as blocks of 64 columns, for which N must be a multiple.
+    a_blocked, b_blocked : bool
+        k3: whether an M-major A (N-major B) is loaded as blocks of 64 columns, of which M (N) must
+        be a multiple.
     d_by_tma : bool
         k3: whether the result is stored by TMA.
     schedule : {"list", "scan", "compact"}
@@ -53,6 +54,7 @@ class Variant:
     a_vector: bool = True
     b_vector: bool = True
     d_paired: bool = True
+    a_blocked: bool = False
     b_blocked: bool = False
     d_by_tma: bool = False
     schedule: Schedule = "scan"
@@ -103,6 +105,7 @@ class Variant:
     def __str__(self) -> str:
         a = ("k" if self.a_k_major else "m") + ("" if self.a_vector else "1")
         b = ("k" if self.b_k_major else "n") + ("" if self.b_vector else "1")
+        a += "b" if self.a_blocked else ""
         b += "b" if self.b_blocked else ""
         d = self.out_dtype.short + ("" if self.d_paired else "x1") + ("t" if self.d_by_tma else "")
         parts = [self.form.replace("ragged_", "r"), self.in_dtype.short, a + b, d, self.schedule]
@@ -125,6 +128,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
             "a_vector",
             "b_vector",
             "d_paired",
+            "a_blocked",
             "b_blocked",
             "d_by_tma",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from gemmjit.arch import Arch
@@ -19,7 +20,7 @@ _ROWS = 64  # of one wgmma, of a box of A, of a store box
 _BOX_BYTES = _ROWS * 128
 _RING_PLACE_BYTES = 16  # a full and an empty barrier
 _TILE_SLOTS = 4
-_SLOT_BYTES = 16
+_SLOT_BYTES = 32
 
 
 class K3(Kernel):
@@ -34,7 +35,7 @@ class K3(Kernel):
     accelerated: ClassVar = True
     in_dtypes: ClassVar = (BF16, F16)
     out_dtypes: ClassVar = (BF16, F16, F32)
-    forms: ClassVar[tuple[Form, ...]] = ("ragged_m",)
+    forms: ClassVar[tuple[Form, ...]] = ("ragged_m", "ragged_k")
     loads_by_tma: ClassVar = True
 
     def vector_elements(self, dtype: DType) -> int:
@@ -73,25 +74,30 @@ class K3(Kernel):
             "raster_m": config.raster_m,
             "producer_registers": producer,
             "consumer_registers": consumer,
+            "a_blocked": "true" if variant.a_blocked else "false",
             "b_blocked": "true" if variant.b_blocked else "false",
             "d_by_tma": "true" if variant.d_by_tma else "false",
+            "a_transposed": 0 if variant.a_k_major else 1,
             "b_transposed": 0 if variant.b_k_major else 1,
             "smem_bytes": self.smem_bytes(config, variant),
             "mma_type": variant.in_dtype.short,
         }
 
     def traits(self, problem: Problem, config: Config) -> dict[str, bool]:
-        """Return whether B can be loaded in blocks of 64 columns, and D stored by TMA."""
+        """Return which operands come in blocks of 64 columns, and whether D is stored by TMA."""
         s = problem.strides
         itemsize = problem.out_dtype.itemsize
         return {
+            "a_blocked": s.ak != 1 and problem.form == "ragged_k" and problem.m % 64 == 0,
             "b_blocked": s.bk != 1 and problem.n % 64 == 0,
             "d_by_tma": (
                 itemsize == 2
                 and problem.epilogue == "store"
                 and s.dn == 1
-                and s.dm > 0
+                and s.dm >= 0
                 and s.dm * itemsize % 16 == 0
+                and s.dg >= 0
+                and s.dg * itemsize % 16 == 0
                 and problem.d_alignment == 16
             ),
         }
@@ -99,22 +105,38 @@ class K3(Kernel):
     def tensor_maps(
         self, problem: Problem, config: Config, variant: Variant
     ) -> tuple[OperandMap, ...]:
-        """Return the maps of A, B and D.
+        """Return the maps of A, B and D; what a dimension appears twice for, the template says.
 
-        A ``(K, M)`` in boxes of 64 rows. B ``(K, N, G)`` if K-major; else ``(64, K, N / 64, G)`` in
-        one box a stage, or ``(N, K, G)`` in chunks of 64 columns. D as ``(N, 64, M + 1)``, both of
-        the last by rows and from 64 rows before D on, which clips a store at any row (see
-        ``store_by_tma`` in the template).
+        Ragged M: A ``(K, M)`` in boxes of 64 rows. B ``(K, N, G)`` if K-major; else
+        ``(64, K, N / 64, G)`` in one box a stage, or ``(N, K, G)`` in chunks of 64 columns. D
+        ``(N, 64, M + 1)``, the last two both by rows and from 64 rows before D on.
+
+        Ragged K: A ``(64, 64, M / 64, rows)`` in one box a stage, or ``(M, 64, rows)`` in chunks of
+        64 columns, rows twice; B likewise with N. D ``(N, M, G)``.
         """
         assert isinstance(config, Sm90WgmmaConfig)
+        if problem.form == "ragged_m":
+            map_a, map_b = self._ragged_m_loads(problem, config, variant)
+        else:
+            s = problem.strides
+            map_a = _ragged_load(problem, problem.m, s.ak, config.block_m, variant.a_blocked)
+            map_b = _ragged_load(problem, problem.n, s.bk, config.block_n, variant.b_blocked)
+        loads = OperandMap("mat_a", map_a), OperandMap("mat_b", map_b)
+        if not variant.d_by_tma:
+            return (*loads, OperandMap("mat_a", map_a))  # a parameter that nothing reads
+        return (*loads, _store(problem))
+
+    def _ragged_m_loads(
+        self, problem: Problem, config: Sm90WgmmaConfig, variant: Variant
+    ) -> tuple[TensorMap, TensorMap]:
         s, itemsize = problem.strides, problem.in_dtype.itemsize
-        common = {"swizzle": Swizzle.BYTES_128, "l2_promotion": L2Promotion.BYTES_128}
-        loads = {"element_type": element_type_of(problem.in_dtype), **common}
         map_a = TensorMap(
+            element_type=element_type_of(problem.in_dtype),
             dims=(problem.k, problem.rows),
             strides=(tma_stride(s.am, problem.rows, problem.k) * itemsize,),
             box=(64, _ROWS),
-            **loads,  # type: ignore[arg-type]
+            swizzle=Swizzle.BYTES_128,
+            l2_promotion=L2Promotion.BYTES_128,
         )
         inner, outer = (problem.k, problem.n) if variant.b_k_major else (problem.n, problem.k)
         stride = tma_stride(s.bn if variant.b_k_major else s.bk, outer, inner)
@@ -126,26 +148,7 @@ class K3(Kernel):
             dims = (64, problem.k, problem.n // 64, problem.num_groups)
             strides = (stride * itemsize, 128, group * itemsize)
             box = (64, config.block_k, config.block_n // 64, 1)
-        map_b = TensorMap(dims=dims, strides=strides, box=box, **loads)  # type: ignore[arg-type]
-        if not variant.d_by_tma:
-            return (
-                OperandMap("mat_a", map_a),
-                OperandMap("mat_b", map_b),
-                OperandMap("mat_a", map_a),  # a parameter that nothing reads
-            )
-        row = s.dm * problem.out_dtype.itemsize
-        map_d = TensorMap(
-            element_type=element_type_of(problem.out_dtype),
-            dims=(problem.n, _ROWS, problem.rows + 1),
-            strides=(row, row),
-            box=(64, _ROWS, 1),
-            **common,  # type: ignore[arg-type]
-        )
-        return (
-            OperandMap("mat_a", map_a),
-            OperandMap("mat_b", map_b),
-            OperandMap("out", map_d, -_ROWS * row),
-        )
+        return map_a, replace(map_a, dims=dims, strides=strides, box=box, element_strides=())
 
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the tiles of k3."""
@@ -156,4 +159,48 @@ class K3(Kernel):
                 block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
             ),
             Sm90WgmmaConfig(block_m=128, block_n=256, num_stages=4, store_boxes=2, pingpong=False),
+            Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=4, store_boxes=3),
+            Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=5, store_boxes=4),
         )
+
+
+def _ragged_load(problem: Problem, columns: int, row: int, block: int, blocked: bool) -> TensorMap:
+    """Return the map of an operand of the ragged-K form; `row` is its row stride in elements."""
+    stride = tma_stride(row, problem.rows, columns) * problem.in_dtype.itemsize
+    dims: tuple[int, ...] = (columns, _ROWS, problem.rows)
+    strides: tuple[int, ...] = (stride, stride)
+    box: tuple[int, ...] = (64, _ROWS, 1)
+    if blocked:
+        dims = (64, _ROWS, columns // 64, problem.rows)
+        strides = (stride, 128, stride)
+        box = (64, _ROWS, block // 64, 1)
+    return TensorMap(
+        element_type=element_type_of(problem.in_dtype),
+        dims=dims,
+        strides=strides,
+        box=box,
+        swizzle=Swizzle.BYTES_128,
+        l2_promotion=L2Promotion.BYTES_128,
+    )
+
+
+def _store(problem: Problem) -> OperandMap:
+    """Return the map of D."""
+    s, itemsize = problem.strides, problem.out_dtype.itemsize
+    row = tma_stride(s.dm, problem.m, problem.n) * itemsize
+    dims: tuple[int, ...] = (problem.n, _ROWS, problem.rows + 1)
+    strides: tuple[int, ...] = (row, row)
+    displacement = -_ROWS * row
+    if problem.form == "ragged_k":
+        dims = (problem.n, problem.m, problem.num_groups)
+        strides = (row, tma_stride(s.dg, problem.num_groups, problem.m * problem.n) * itemsize)
+        displacement = 0
+    tensor_map = TensorMap(
+        element_type=element_type_of(problem.out_dtype),
+        dims=dims,
+        strides=strides,
+        box=(64, _ROWS, 1),
+        swizzle=Swizzle.BYTES_128,
+        l2_promotion=L2Promotion.BYTES_128,
+    )
+    return OperandMap("out", tensor_map, displacement)
