@@ -55,14 +55,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["GEMMJIT_CACHE_DIR"] = inherited
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip GPU tests where there is no GPU, and slow tests unless they are asked for."""
-    slow_wanted = "slow" in (config.option.markexpr or "")
-    for item in items:
-        if item.get_closest_marker("gpu") and (reason := reason_without_gpu()):
-            item.add_marker(pytest.mark.skip(reason=reason))
-        elif item.get_closest_marker("slow") and not slow_wanted:
-            item.add_marker(pytest.mark.skip(reason="long form of a sampled test: pytest -m slow"))
+    if item.get_closest_marker("gpu") and (reason := reason_without_gpu()):
+        pytest.skip(reason)
+    if item.get_closest_marker("slow") and "slow" not in (item.config.option.markexpr or ""):
+        pytest.skip("long form of a sampled test: pytest -m slow")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

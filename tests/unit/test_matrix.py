@@ -10,7 +10,7 @@ from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import KERNELS
 
 CELLS = cells()
-EMULATED = [cell for cell in CELLS if cell.kernel in ("k0", "k1")][::5]
+EMULATED = CELLS[::2]  # half of them, of every kernel
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)

@@ -1,0 +1,36 @@
+"""The contract of `grouped_mm` on a GPU: the tests of the CPU, on torch and CuPy arrays."""
+
+from __future__ import annotations
+
+import pytest
+from cases import Target
+from contract_groups import GroupsContract
+from contract_layouts import LayoutsContract
+from contract_numerics import NumericsContract
+
+#: Framework, form of the offsets, kernel (None: the default choice).
+TARGETS = (
+    ("torch", "int32", None),
+    ("torch", "list", "k1"),
+    ("torch", "int64", "k0"),
+    ("cupy", "list", None),
+    ("cupy", "int32", "k1"),
+)
+
+
+@pytest.fixture(params=TARGETS, ids=lambda t: f"{t[0]}-{t[1]}-{t[2]}")
+def target(request):
+    framework, offs, config = request.param
+    return Target(request.getfixturevalue(f"{framework}_maker"), offs, config)
+
+
+class TestGroups(GroupsContract):
+    pass
+
+
+class TestLayouts(LayoutsContract):
+    pass
+
+
+class TestNumerics(NumericsContract):
+    pass
