@@ -129,6 +129,7 @@ def emulate(
     numerics: str = "fp32",
     max_steps: int | None = None,
     resident_blocks: int | None = None,
+    races: str = "error",
     unwaited_stores: str = "drain",
     trace: Any = None,
 ) -> Report:
@@ -149,6 +150,9 @@ def emulate(
         Instructions that may be issued.
     resident_blocks : int, optional
         Blocks that a device holds at once; by default as many as one wave takes.
+    races : {"error", "warn"}
+        A missing fence, wait or barrier raises, or is a warning in the report. Hardware forgives
+        some of them, and kernels in the field rely on that.
     unwaited_stores : {"drain", "error"}
         A block may exit before its bulk stores have read shared memory: hardware drains them, and
         known kernels rely on it. `"drain"` does so and leaves a warning, `"error"` raises.
@@ -174,6 +178,7 @@ def emulate(
     machine = Machine(arenas, policy, seed, numerics, max_steps)
     machine.resident_limit = resident_blocks
     machine.unwaited_stores = unwaited_stores
+    machine.race_checks = races
     machine.trace = trace
     if trace is not None:
         trace.start(machine)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.emulator.faults import RaceError
 from gemmjit.emulator.shared_memory import SPAN
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Flights:
             granule = int(granules.reshape(-1)[np.flatnonzero(busy.reshape(-1))[0]])
             slot, offset = granule // _GRANULES, granule % _GRANULES << GRANULE_BITS
             doing = "writes" if self.writing[granule] else "reads"
-            raise RaceError(
+            self.grid.machine.found_race(
                 f"{what} of shared offset {offset:#x} of {self.grid.block_name(slot)} while an "
                 f"asynchronous operation {doing} it; a wait is missing"
             )
@@ -77,7 +76,7 @@ class Flights:
             return
         busy = np.flatnonzero(self.writing[slot * _GRANULES : (slot + 1) * _GRANULES])
         if len(busy):
-            raise RaceError(
+            self.grid.machine.found_race(
                 f"{self.grid.block_name(slot)} exits while an asynchronous copy writes into its "
                 f"shared memory at offset {int(busy[0]) << GRANULE_BITS:#x}"
             )

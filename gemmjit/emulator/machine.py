@@ -73,6 +73,7 @@ class Machine:
         self.output: list[str] = []
         self.warnings: list[str] = []
         self.unwaited_stores = "drain"
+        self.race_checks = "error"
         self.symbols: dict[tuple[int, int, str], int] = {}
         self.grids: list[Grid] = []
         self.queue: list[Domain] = []
@@ -161,6 +162,15 @@ class Machine:
         )
         if self.unwaited_stores == "error":
             raise RaceError(message)
+        self._warn(message)
+
+    def found_race(self, message: str) -> None:
+        """Take a race: an error, or a warning where the caller asked for that."""
+        if self.race_checks == "error":
+            raise RaceError(message)
+        self._warn(message)
+
+    def _warn(self, message: str) -> None:
         if len(self.warnings) < _MAX_WARNINGS:
             self.warnings.append(message)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.emulator.faults import BarrierFault, RaceError
+from gemmjit.emulator.faults import BarrierFault
 from gemmjit.emulator.flights import GRANULE_BITS, Flights
 from gemmjit.emulator.lanes import WARP, LaneSet
 from gemmjit.emulator.shared_memory import SPAN, SPAN_BITS
@@ -189,7 +189,7 @@ class RaceTracker:
             first = int(np.flatnonzero(unordered.reshape(-1))[0])
             slot, offset = _place(int(units.reshape(-1)[first]))
             warp = int(fenced.reshape(-1)[first]).bit_length() - 1
-            raise RaceError(
+            self.machine.found_race(
                 f"shared offset {offset:#x} of {grid.block_name(slot)} was written and fenced by "
                 f"warp {warp}; no barrier orders that before this asynchronous read"
             )
@@ -198,7 +198,7 @@ class RaceTracker:
         first = int(np.flatnonzero(dirty.reshape(-1))[0])
         slot, offset = _place(int(granules.reshape(-1)[first]))
         warps = [w for w in range(32) if int(dirty.reshape(-1)[first]) >> w & 1]
-        raise RaceError(
+        self.machine.found_race(
             f"{what} reads shared offset {offset:#x} of {grid.block_name(slot)}, which was written "
             f"through the generic proxy (seen by warps {warps}); fence.proxy.async is missing "
             "between the two"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.emulator.faults import RaceError
 from gemmjit.emulator.lanes import WARP, LaneSet
 from gemmjit.emulator.shared_memory import SPAN
 
@@ -79,7 +78,7 @@ class InitVisibility:
             users = lanes[flat == cell] // WARP
             if len(users) and not record.seen[users].all():
                 warp = int(users[~record.seen[users]][0])
-                raise RaceError(
+                grid.machine.found_race(
                     f"{grid.mbarriers.name(cell)} is used by {grid.thread_name(warp * WARP)} (its "
                     "warp), which no barrier orders behind the mbarrier.init"
                 )
