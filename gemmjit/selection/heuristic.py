@@ -50,6 +50,8 @@ _K3_FEW_ROWS = Sm90WgmmaConfig(
 )
 _K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1)
 _K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2)
+_K3_WGRAD_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=4, store_boxes=3)
+_K3_WGRAD_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=5, store_boxes=4)
 _K3_MAX_WASTE = 0.04
 
 
@@ -92,10 +94,13 @@ def _reasons_against(kernel: Kernel, config: Config, problem: Problem, arch: Arc
 
 
 def _k3_config(problem: Problem, block_m: int) -> Config:
+    wide = -problem.n % _K3_WIDE.block_n / max(problem.n, 1) <= _K3_MAX_WASTE
+    if problem.form == "ragged_k":
+        # The contraction is short, the result large: store boxes come before stages.
+        return _K3_WGRAD_WIDE if wide else _K3_WGRAD_SQUARE
     if block_m <= 64:
         return _K3_FEW_ROWS
-    waste = -problem.n % _K3_WIDE.block_n / max(problem.n, 1)
-    return _K3_WIDE if waste <= _K3_MAX_WASTE else _K3_SQUARE
+    return _K3_WIDE if wide else _K3_SQUARE
 
 
 def _block_m(problem: Problem) -> int:
