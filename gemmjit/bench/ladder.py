@@ -57,7 +57,11 @@ def rungs() -> dict[str, Config]:
 
 
 def run_ladder(
-    bench: Bench, cases: Sequence[Case], torch: Peer, dtype: DType = BF16
+    bench: Bench,
+    cases: Sequence[Case],
+    torch: Peer,
+    dtype: DType = BF16,
+    kernels: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Measure the ladder.
 
@@ -69,6 +73,8 @@ def run_ladder(
     torch : Peer
         Timed beside the rungs, if it is there.
     dtype : DType
+    kernels : sequence of str, optional
+        Kernels to climb; by default all.
 
     Returns
     -------
@@ -78,7 +84,7 @@ def run_ladder(
     entries = []
     for case in cases:
         work = Workload(case, "fprop", dtype)
-        contenders = _contenders(work, bench.backend, torch)
+        contenders = _contenders(work, bench.backend, torch, kernels)
         entries.append(Entry(work, tuple(contenders), prefix=f"{case.name}: "))
     cell = measure_cell(bench, "ladder", entries)
     names = list(dict.fromkeys(c.name for entry in entries for c in entry.contenders))
@@ -117,10 +123,13 @@ def ladder_table(record: dict[str, Any]) -> str:
     return "\n".join(lines).rstrip("\n")
 
 
-def _contenders(work: Workload, backend: Backend, torch: Peer) -> list[Contender]:
+def _contenders(
+    work: Workload, backend: Backend, torch: Peer, kernels: Sequence[str] | None
+) -> list[Contender]:
     found = [
         own_contender(name, work, backend, config=config, peer=name)
         for name, config in rungs().items()
+        if kernels is None or config.kernel in kernels
     ]
     if torch.available(backend) is None:
         found += torch.contenders(work, backend)

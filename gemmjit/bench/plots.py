@@ -136,7 +136,9 @@ def _skew_loss(
 
 def _legend(axes: Any) -> None:
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.15 * (high - low))  # room for the legend above the data
+        axes.legend(frameon=False, fontsize=8, loc="upper left", ncols=3)
 
 
 def _save(figure: Any, axes: Any, record: Mapping[str, Any], path: Path) -> Path:

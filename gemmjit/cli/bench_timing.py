@@ -113,6 +113,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def declare_ladder(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench ladder``."""
     parser.add_argument("--case", help="as for grouped; the first of equal sizes is the even one")
+    parser.add_argument("--kernels", help="kernels to climb, as in k0,k1,k2 (default: all)")
     add_timing(parser)
 
 
@@ -121,13 +122,15 @@ def run_ladder_command(arguments: argparse.Namespace) -> int:
     from gemmjit.bench.ladder import LADDER_CASES, ladder_table, run_ladder
     from gemmjit.bench.peers import PEERS
     from gemmjit.dtypes import dtype_of
+    from gemmjit.kernels import kernel
 
     cases = [case_of(name) for name in (names_of(arguments.case or "") or LADDER_CASES)]
+    kernels = [kernel(name).name for name in names_of(arguments.kernels or "")] or None
     bench = open_run(arguments, 1)
     record = {
         **origin_of(arguments, bench),
         "kind": "ladder",
-        **run_ladder(bench, cases, PEERS["torch"], dtype_of(arguments.dtype)),
+        **run_ladder(bench, cases, PEERS["torch"], dtype_of(arguments.dtype), kernels),
     }
     write_record(arguments, record)
     print(ladder_table(record))

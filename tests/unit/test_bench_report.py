@@ -157,9 +157,12 @@ def test_the_ladder_predicts_and_measures_skew(tmp_path, capsys):
     even = "rows=512:groups=4:k=64:n=64"
     file, plots = tmp_path / "l.json", tmp_path / "plots"
     words = ("--case", f"{even},{even}:skew=1.2", "--json", str(file), "--plot", str(plots))
-    assert run("ladder", *QUICK, *words, "--state", "hot") == 0
+    assert run("ladder", *QUICK, *words, "--state", "hot", "--kernels", "k0,k1,k2") == 0
     record = json.loads(file.read_text())
-    assert {"k0", "k1/128", "k1/64", "k1/32", "k1/64 fdb"} <= set(record["rungs"])
+    assert record["rungs"][:5] == ["k0", "k1/128", "k1/64", "k1/32", "k1/64 fdb"]
+    assert [r for r in record["rungs"] if r.startswith("k2 s3")]
+    assert [r for r in record["rungs"] if r.startswith("k2 s2")]
+    assert not [r for r in record["rungs"] if r.startswith("k3")]
     skewed = f"{even}:skew=1.2"
     # 276, 120, 73, 43 rows: 5, 2, 2, 1 tiles of 64 rows.
     assert record["eta"][even]["k1/64"] == 1.0
