@@ -118,6 +118,10 @@ def _packages(findings: list[Finding]) -> Iterator[dict[str, Any]]:
         elif not satisfies(installed, wanted):
             what = f"{name} {installed} is installed, {wanted} is needed"
             _missing(findings, what, name, wanted, needed_to)
+        elif module and not _importable(module):
+            mend = f'pip install --force-reinstall "{name}{wanted}"'
+            what = f"{name} {installed} is installed, but {module} cannot be imported"
+            findings.append(Finding(what, mend, needed_to))
         yield {"name": name, "installed": installed, "required": wanted}
     for name in OPTIONAL:
         yield {"name": name, "installed": _version(name), "required": None}

@@ -23,6 +23,8 @@ GROUP_SIZES = (
     *(10, 0, 112, 808, 181, 0, 28, 22, 90, 0, 176, 0, 37, 5, 10, 22),
 )
 
+_Floats = npt.NDArray[np.float64]
+
 _BF16_ROUNDING = 2.0**-8  # relative: half a unit in the last of 8 significant bits
 _FP32_STEP = 2.0**-23  # of an addition that truncates, as tensor cores do
 
@@ -45,27 +47,24 @@ class Case:
     mat_b: Any
     view: Callable[[Any], Any]
 
-    def compare(self, result: Any) -> tuple[float, float]:
-        """Return the largest error against float64, and the largest ratio of error to its bound.
+    def compare(self, *results: Any) -> list[tuple[float, float]]:
+        """Return of each result its largest error, and its largest ratio of error to bound.
 
-        The bound is one rounding to bfloat16 of a sum whose FP32 additions each lose at most a
-        unit in the last place: ``|error| <= u |d| + (1 + u) K e sum |a b|``.
+        The reference is float64. The bound is one rounding to bfloat16 of a sum whose FP32
+        additions each lose at most a unit in the last place:
+        ``|error| <= u |d| + (1 + u) K e sum |a b|``.
         """
-        error = worst = 0.0
+        found = [(0.0, 0.0)] * len(results)
         for where, a, b in self._groups():
-            got = np.asarray(result[where], np.float64)
             exact, magnitude = a @ b, np.abs(a) @ np.abs(b)
             summed = a.shape[1] * _FP32_STEP * magnitude
             bound = _BF16_ROUNDING * (np.abs(exact) + summed) + summed
-            wrong = np.abs(got - exact)
-            error = max(error, float(wrong.max(initial=0.0)))
-            if not np.isfinite(got).all() or (wrong[bound == 0] > 0).any():
-                worst = float("inf")
-            ratio = np.divide(wrong, bound, out=np.zeros_like(wrong), where=bound > 0)
-            worst = max(worst, float(ratio.max(initial=0.0)))
-        return error, worst
+            for i, result in enumerate(results):
+                error, ratio = _distance(np.asarray(result[where], np.float64), exact, bound)
+                found[i] = max(found[i][0], error), max(found[i][1], ratio)
+        return found
 
-    def _groups(self) -> Iterator[tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    def _groups(self) -> Iterator[tuple[Any, _Floats, _Floats]]:
         a, b = self.mat_a, self.view(self.mat_b)
         start = 0
         for group, end in enumerate(ends().tolist()):
@@ -75,6 +74,16 @@ class Case:
                 yield rows, a[rows].astype(np.float64), b[group].astype(np.float64)
             else:
                 yield group, a[:, rows].astype(np.float64), b[rows].astype(np.float64)
+
+
+def _distance(got: _Floats, exact: _Floats, bound: _Floats) -> tuple[float, float]:
+    """Return the largest error and the largest ratio to the bound, which may be 0."""
+    wrong = np.abs(got - exact)
+    error = float(wrong.max(initial=0.0))
+    if not np.isfinite(got).all() or (wrong[bound == 0] > 0).any():
+        return error, float("inf")
+    ratio = np.divide(wrong, bound, out=np.zeros_like(wrong), where=bound > 0)
+    return error, float(ratio.max(initial=0.0))
 
 
 def ends() -> npt.NDArray[np.int32]:

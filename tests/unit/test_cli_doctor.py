@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -115,3 +116,18 @@ def test_doctor_reports_overrides_of_templates(capsys, monkeypatch, tmp_path):
 )
 def test_versions_are_compared_as_numbers(version, wanted, expected):
     assert environment.satisfies(version, wanted) is expected
+
+
+@pytest.mark.parametrize("package", ["jinja2", "numpy", "filelock", "platformdirs", "ml_dtypes"])
+def test_doctor_runs_where_a_package_is_broken(package):
+    """What is installed but cannot be imported is reported, by name and with its mend."""
+    code = (
+        f"import sys\nsys.modules[{package!r}] = None\n"
+        "from gemmjit.cli import main\nraise SystemExit(main(['doctor']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1, done.stdout
+    missing = done.stdout.split("Missing or wrong:")[1]
+    assert package.replace("_", "-") in missing.replace("_", "-")
+    assert f'pip install --force-reinstall "{package.replace("_", "-")}' in missing
