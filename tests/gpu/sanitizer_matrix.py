@@ -77,6 +77,8 @@ def run(exact: Exact, label: str, config: object, case: tuple) -> bool:
         return False
     if kernel is not None and kernel.loads_by_tma and (n % 8 or k % 8 or swapped == "both"):
         return False  # its operands must lie on the grid of TMA, A K-major
+    if kernel is not None and kernel.loads_by_tma and form == "ragged_k" and swapped != "none":
+        return False  # and in wgrad the ragged dimension must not be the contiguous one
     ends, rows = ends_of(SIZES), sum(SIZES) + 7
     if offs_kind == "bad":
         given, ends = BAD[n % 2], references.clamp(BAD[n % 2], rows)
