@@ -15,7 +15,8 @@ async_engine          when asynchronous work completes
 copy_async, copy_bulk cp.async; cp.async.bulk.  :mod:`tma`: tensor copies
 mma, wgmma            matrix products; :mod:`fragments`, :mod:`matrix_descriptor`
 races                 proxy fences, in-flight work, visibility of barriers
-executor              :func:`emulate`, the interface
+executor              :func:`emulate`, the interface; :mod:`settings`: for NumPy calls
+trace                 timelines; :mod:`chrome_trace`: as a file for Perfetto
 ====================  ===============================================================
 """
 
@@ -23,5 +24,9 @@ from __future__ import annotations
 
 from gemmjit.emulator.executor import KernelLaunch, Report, TensorMapValue, emulate
 from gemmjit.emulator.memory import DeviceMemory
+from gemmjit.emulator.settings import emulating
+from gemmjit.emulator.trace import Trace
 
-__all__ = ["DeviceMemory", "KernelLaunch", "Report", "TensorMapValue", "emulate"]
+__all__ = [
+    "DeviceMemory", "KernelLaunch", "Report", "TensorMapValue", "Trace", "emulate", "emulating",
+]  # fmt: skip

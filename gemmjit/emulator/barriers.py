@@ -109,7 +109,10 @@ class NamedBarriers:
             reduce(entry, lanes)
         if waits:
             entry.waiters.append((pc, lanes))
-        return self._complete(key, entry, lanes if waits else None)
+        done = self._complete(key, entry, lanes if waits else None)
+        if waits and not done and self.grid.machine.trace is not None:
+            self.grid.machine.trace.waits(self.grid, lanes, f"bar.sync {number}")
+        return done
 
     def _threads(self, slot: int, mask: Array) -> int:
         """Arriving threads; a warp whose running threads are all here counts 32, as on hardware."""
@@ -220,6 +223,8 @@ class ClusterBarriers:
             part = lanes.select(~over & (group == number))
             assert part is not None
             self.waiters.setdefault(int(number), []).append((pc, part))
+            if self.grid.machine.trace is not None:
+                self.grid.machine.trace.waits(self.grid, part, "barrier.cluster")
         passed = lanes.select(over)
         if passed is not None:
             passed.put(self.lane_phase, 0)

@@ -72,13 +72,13 @@ class AsyncCopies:
         self.committed = np.zeros(grid.space.size, np.int64)
         self.batches: list[_Batch] = []
 
-    def issue(self, batch: _Batch) -> None:
+    def issue(self, batch: _Batch, where: str) -> None:
         """Copy now, or keep the batch for later."""
         grid = self.grid
-        everything = np.ones(len(batch.lanes), np.bool_)
-        if grid.machine.engine.eager:
-            batch.copy(grid, everything)
-            grid.machine.engine.completed += 1
+        engine = grid.machine.engine
+        if engine.eager and engine.observer is None:
+            batch.copy(grid, np.ones(len(batch.lanes), np.bool_))
+            engine.completed += 1
             return
         slots = frozenset((batch.lanes // grid.space.threads).tolist())
 
@@ -86,9 +86,11 @@ class AsyncCopies:
             batch.copy(grid, batch.left.copy())
             self.batches.remove(batch)
 
-        batch.operation = Operation("cp.async", complete, owner=self, slots=(grid, slots))
+        batch.operation = Operation(
+            "cp.async", complete, owner=self, slots=(grid, slots), where=where
+        )
         self.batches.append(batch)
-        grid.machine.engine.submit(batch.operation)
+        engine.submit(batch.operation)
 
     def wait(self, lanes: LaneSet, newest: int | None) -> None:
         """Complete the lanes' groups but the newest; None also completes uncommitted copies."""
@@ -138,6 +140,7 @@ def _cp_async(operands: Operands, found: Instruction) -> Step:
         elif sizes is None and not (isinstance(extra, Register) and extra.type.endswith("64")):
             sizes = operands.source(extra, "u32")
     grid = operands.grid
+    where = grid.program.describe(operands.pc)
 
     def run(lanes: LaneSet) -> None:
         flat = grid.shared.index(lanes, target.values(lanes), width).reshape(-1)
@@ -155,7 +158,7 @@ def _cp_async(operands: Operands, found: Instruction) -> Step:
         addresses = source.values(lanes).reshape(-1)
         for nbytes in np.unique(wanted).tolist():
             _add_part(batch, lanes, space, addresses, wanted == nbytes, nbytes, width)
-        copies.issue(batch)
+        copies.issue(batch, where)
 
     return LaneOp(run)
 

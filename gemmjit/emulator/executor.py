@@ -26,6 +26,7 @@ from gemmjit.emulator.module import Variable
 from gemmjit.emulator.program import Program, link, target_number
 from gemmjit.emulator.ptx_types import PTX_TYPES
 from gemmjit.emulator.shared_memory import SPAN
+from gemmjit.emulator.trace import Trace
 
 __all__ = ["KernelLaunch", "Report", "TensorMapValue", "emulate"]
 
@@ -131,7 +132,7 @@ def emulate(
     resident_blocks: int | None = None,
     races: str = "error",
     unwaited_stores: str = "drain",
-    trace: Any = None,
+    trace: Trace | None = None,
 ) -> Report:
     """Run kernels concurrently until all have finished.
 
@@ -191,7 +192,11 @@ def emulate(
             if edge not in ("serial", "programmatic"):
                 raise Fault(f"after: expected 'serial' or 'programmatic', got {edge!r}")
             getattr(grid.dependencies, edge).append(machine.grids[position])
-    machine.run()
+    try:
+        machine.run()
+    finally:
+        if trace is not None:
+            trace.stop()
     return _report(machine, time.perf_counter() - start)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gemmjit.emulator.faults import BarrierFault
 from gemmjit.emulator.lanes import WARP, LaneSet
-from gemmjit.emulator.shared_memory import SPAN, SPAN_BITS
+from gemmjit.emulator.shared_memory import SPAN
 
 if TYPE_CHECKING:
     from gemmjit.emulator.grid import Grid
@@ -82,6 +82,8 @@ class MBarriers:
             self.tx[cell] = self.phase[cell] = 0
             self.grid.machine.progress += 1
             self.grid.machine.races.barrier_init(self.grid, lane, cell)
+            if self.grid.machine.trace is not None:
+                self.grid.machine.trace.phase_begins(self, cell)
 
     def invalidate(self, lanes: LaneSet, flat: Array) -> None:
         """mbarrier.inval."""
@@ -143,6 +145,8 @@ class MBarriers:
             self.grid.machine.progress += 1
 
     def _complete(self, cell: int) -> None:
+        if self.grid.machine.trace is not None:
+            self.grid.machine.trace.phase_ends(self, cell)
         self.phase[cell] += 1
         self.pending[cell] = self.expected[cell]
         if self.expected[cell] == 0:
@@ -170,6 +174,9 @@ class MBarriers:
             part = lanes.select(flat == cell)
             assert part is not None
             self.waiters.setdefault(cell, []).append((pc, part, predicate))
+            if self.grid.machine.trace is not None:
+                what = f"mbarrier {self.offset_of(cell):#x} phase {int(self.phase[cell])}"
+                self.grid.machine.trace.waits(self.grid, part, what)
 
     def time_out(self) -> bool:
         """Let every suspended try_wait return false; whether there was one."""
@@ -184,9 +191,17 @@ class MBarriers:
 
     # -- reports ----------------------------------------------------------------------------
 
+    def slot_of(self, cell: int) -> int:
+        """Return the slot of the block that a barrier belongs to."""
+        return cell // _CELLS
+
+    def offset_of(self, cell: int) -> int:
+        """Return a barrier's shared address in its block."""
+        return cell % _CELLS << _CELL_BITS
+
     def name(self, cell: int) -> str:
         """Block, offset and variable of a barrier."""
-        slot, offset = cell >> (SPAN_BITS - _CELL_BITS), (cell % _CELLS) << _CELL_BITS
+        slot, offset = self.slot_of(cell), self.offset_of(cell)
         where = ""
         for variable in self.grid.program.variables:
             inside = variable.offset <= offset < variable.offset + variable.nbytes
@@ -211,6 +226,8 @@ class MBarriers:
                 raise BarrierFault(f"the block exits, but {self.state(cell)}")
             if len(self.finished) < 1024:
                 self.finished.append(self.state(cell))
+        if self.grid.machine.trace is not None:
+            self.grid.machine.trace.block_exits(self.grid, slot)
 
     def describe(self) -> list[str]:
         """Return what is waited for, for a deadlock report."""

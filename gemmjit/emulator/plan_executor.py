@@ -13,6 +13,7 @@ from gemmjit.arrays import ArrayView
 from gemmjit.dtypes import F32, F64, I32, I64, DType
 from gemmjit.emulator.executor import KernelLaunch, Report, emulate
 from gemmjit.emulator.memory import DeviceMemory
+from gemmjit.emulator.settings import Settings, current
 from gemmjit.emulator.tensormap_object import encode
 from gemmjit.errors import EmulatorError
 from gemmjit.plan import (
@@ -33,12 +34,7 @@ _CODES: dict[DType, str] = {I32: "<i4", I64: "<i8", F32: "<f4", F64: "<f8"}
 def run(
     plan: Plan,
     operands: Mapping[str, ArrayView],
-    *,
-    policy: str = "eager",
-    seed: int = 0,
-    numerics: str = "fp32",
-    resident_blocks: int | None = None,
-    trace: Any = None,
+    settings: Settings | None = None,
 ) -> list[Report]:
     """Run the launches of a plan one after the other.
 
@@ -47,8 +43,9 @@ def run(
     plan : Plan
     operands : mapping of str to ArrayView
         Views of host memory; a kernel may touch the bytes of their elements and no others.
-    policy, seed, numerics, resident_blocks, trace
-        As for `gemmjit.emulator.emulate`.
+    settings : Settings, optional
+        Policy, seed and so on; by default those of the `gemmjit.emulator.emulating` block that this
+        is called in, if any.
 
     Returns
     -------
@@ -60,6 +57,7 @@ def run(
     EmulatorError
         If a kernel does something that is wrong; the message names instruction and source line.
     """
+    chosen = settings or current() or Settings()
     memory = DeviceMemory()
     addresses = {name: _attach(memory, name, view) for name, view in operands.items()}
     for workspace in plan.workspaces:
@@ -83,13 +81,16 @@ def run(
         reports.append(
             emulate(
                 [described],
-                policy=policy,
-                seed=seed,
-                numerics=numerics,
-                resident_blocks=resident_blocks,
-                trace=trace,
+                policy=chosen.policy,
+                seed=chosen.seed,
+                numerics=chosen.numerics,
+                max_steps=chosen.max_steps,
+                resident_blocks=chosen.resident_blocks,
+                unwaited_stores=chosen.unwaited_stores,
+                trace=chosen.trace,
             )
         )
+        chosen.reports.append(reports[-1])
     return reports
 
 

@@ -82,6 +82,7 @@ class Scheduler:
         grid.space.domain_of = self._domain_of
         self.converging: dict[int, LaneSet] = {}
         self.segments: list[Segment] = []
+        self._single: dict[tuple[int, LaneSet], Segment] = {}
         self.leaders = _leaders(grid)
         self.live_lanes = 0
         self.stack = CallStack(self)
@@ -198,6 +199,7 @@ class Scheduler:
             self.converging[pc] = rest
         guard = self.grid.guard(pc)
         if isinstance(step, Barrier):
+            self._count(pc, complete)
             self._run_barrier(pc, complete, step, guard)
             return
         try:
@@ -208,7 +210,21 @@ class Scheduler:
         except Fault as fault:
             fault.locate(self.grid.program.describe(pc))
             raise
+        self._count(pc, complete)
         self.make_ready(pc + 1, complete)
+
+    def _count(self, pc: int, lanes: LaneSet) -> None:
+        """Count an instruction that was executed outside of a segment."""
+        segment = self._single.get((pc, lanes))
+        if segment is None:
+            segment = self._single[pc, lanes] = Segment(pc, lanes)
+            segment.length = 1
+            self.segments.append(segment)
+        segment.runs += 1
+        machine = self.grid.machine
+        machine.steps += 1
+        if machine.trace is not None:
+            machine.trace.segment(machine, segment, self.grid)
 
     def _complete(self, pc: int, pool: LaneSet, step: Step) -> LaneSet | None:
         alive = self.grid.alive.reshape(-1, WARP)

@@ -15,6 +15,7 @@ from gemmjit.arrays import CPU, ArrayView, Frontend
 from gemmjit.config import Config
 from gemmjit.dtypes import I32
 from gemmjit.emulator import plan_executor
+from gemmjit.emulator.settings import current as emulation_settings
 from gemmjit.errors import InvalidProblemError
 from gemmjit.ops.dispatch import (
     LadderKernel,
@@ -97,6 +98,8 @@ def _emulates(problem: Problem, limit: int) -> bool:
         raise InvalidProblemError(
             f"GEMMJIT_EXECUTOR: expected auto, emulator or reference; got {asked!r}"
         )
+    if emulation_settings() is not None:
+        return True
     if asked == "auto" and problem.flops > limit:
         _log.info(
             "grouped_mm on the CPU: %.1f GFLOP run in NumPy instead of the emulator; "

@@ -1,0 +1,94 @@
+"""How kernels are emulated in this thread or task: policy, seed, numerics, strictness, timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemmjit.emulator.executor import Report
+    from gemmjit.emulator.trace import Trace
+
+__all__ = ["Settings", "current", "emulating"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What `emulating` sets; the fields are those of `gemmjit.emulator.emulate`.
+
+    Attributes
+    ----------
+    policy : {"eager", "lazy", "random"}
+    seed : int
+    numerics : {"fp32", "tensor_core"}
+    max_steps, resident_blocks : int or None
+    unwaited_stores : {"drain", "error"}
+    trace : Trace or None
+    reports : list of Report
+        Receives the report of every launch that came to its end.
+    """
+
+    policy: str = "eager"
+    seed: int = 0
+    numerics: str = "fp32"
+    max_steps: int | None = None
+    resident_blocks: int | None = None
+    unwaited_stores: str = "drain"
+    trace: Trace | None = None
+    reports: list[Report] = field(default_factory=list)
+
+
+_CURRENT: ContextVar[Settings | None] = ContextVar("gemmjit_emulation", default=None)
+
+
+def current() -> Settings | None:
+    """Return the settings of the innermost `emulating` block, or None outside of all."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def emulating(
+    policy: str = "eager",
+    seed: int = 0,
+    *,
+    numerics: str = "fp32",
+    max_steps: int | None = None,
+    resident_blocks: int | None = None,
+    unwaited_stores: str = "drain",
+    trace: Trace | None = None,
+) -> Iterator[list[Report]]:
+    """Run the calls of a ``with`` block on NumPy arrays in the emulator, whatever their size.
+
+    Parameters
+    ----------
+    policy, seed, numerics, max_steps, resident_blocks, unwaited_stores, trace
+        As for `gemmjit.emulator.emulate`. They hold in this thread or task only.
+
+    Yields
+    ------
+    list of Report
+        One is added per launch.
+
+    Examples
+    --------
+    >>> with emulating("random", seed=7) as reports:  # doctest: +SKIP
+    ...     y = gemmjit.grouped_mm(a, b, offs=offs, config="k3")
+    >>> reports[0].warp_instructions  # doctest: +SKIP
+    """
+    settings = Settings(
+        policy=policy,
+        seed=seed,
+        numerics=numerics,
+        max_steps=max_steps,
+        resident_blocks=resident_blocks,
+        unwaited_stores=unwaited_stores,
+        trace=trace,
+    )
+    token = _CURRENT.set(settings)
+    try:
+        yield settings.reports
+    finally:
+        _CURRENT.reset(token)
