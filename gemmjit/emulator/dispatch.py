@@ -28,7 +28,7 @@ _BUILDERS: dict[str, Builder] = {}
 _MODULES = (
     "alu_integer", "alu_bits", "alu_float", "alu_half", "compare", "convert", "move", "load_store",
     "atomics", "warp", "barriers", "control", "instructions_mbarrier", "copy_async", "bulk_groups",
-    "copy_bulk", "instructions_tma", "instructions_mma", "instructions_wgmma", "system",
+    "copy_bulk", "instructions_tma", "instructions_mma", "instructions_wgmma", "wmma", "system",
     "dependencies",
 )  # fmt: skip
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Domain", "Scheduler", "Segment"]
 
 # Undefined when a thread of the warp has exited; the other .aligned instructions are not.
-_WHOLE_WARPS = frozenset(("mma", "ldmatrix", "stmatrix", "movmatrix", "wgmma"))
+_WHOLE_WARPS = frozenset(("mma", "ldmatrix", "stmatrix", "movmatrix", "wgmma", "wmma"))
 
 Array = npt.NDArray[Any]
 
