@@ -6,40 +6,50 @@ the text, the options and the target say which kernel it is, whatever the names 
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
-import time
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, replace
-from importlib import metadata
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from gemmjit import env, templating
-from gemmjit.cache import Entry, Key, current_layers, identity_of
+from gemmjit.assemble import compile_entry, kernel_of
+from gemmjit.cache import Key, current_layers, identity_of
 from gemmjit.cache.stats import count
 from gemmjit.compiled import CompiledKernel, Spec
-from gemmjit.compiler import (
-    Resources,
-    get_compiler,
-    installed_version,
-    read_resources,
-    standard_options,
-)
-from gemmjit.errors import CompileError, MissingKernelError, NvrtcNotFoundError
-from gemmjit.logs import logger, warn_once
+from gemmjit.compiler import get_compiler, installed_version, standard_options
+from gemmjit.errors import MissingKernelError, NvrtcNotFoundError, UnsupportedArchError
+from gemmjit.logs import warn_once
 
-__all__ = ["CompiledKernel", "Spec", "build", "clear_memory"]
+__all__ = [
+    "CompiledKernel",
+    "Spec",
+    "build",
+    "build_first",
+    "clear_memory",
+    "find_first",
+    "key_of",
+]
 
 
 #: Kernels that a process keeps in memory; a tuner may build any number.
 MEMORY_LIMIT = 2048
 
 _by_spec: dict[Spec, CompiledKernel] = {}
+_by_choice: dict[tuple[Spec, ...], CompiledKernel] = {}
 _by_key: dict[Key, CompiledKernel] = {}
 _pending: dict[Key, Future[CompiledKernel]] = {}
 _lock = threading.Lock()
 _K = TypeVar("_K")
+
+
+class _Asked(NamedTuple):
+    """What a specification renders to, and what identifies that."""
+
+    source: str
+    options: tuple[str, ...]
+    key: Key
 
 
 def build(spec: Spec) -> CompiledKernel:
@@ -75,11 +85,102 @@ def build(spec: Spec) -> CompiledKernel:
     return kernel
 
 
+def build_first(specs: Sequence[Spec]) -> CompiledKernel:
+    """Return the first kernel that need not be compiled; if there is none, compile one.
+
+    Parameters
+    ----------
+    specs : sequence of Spec
+        One kernel for several targets that all serve a device, best first. Memory and directories
+        are asked for each before any is compiled; then for the first that NVRTC knows.
+
+    Raises
+    ------
+    Exception
+        As for `build`, about the first of them.
+    """
+    choice = tuple(specs)
+    live = bool(templating.overlays())
+    known = None if live else _by_choice.get(choice)
+    if known is None:
+        known = find_first(choice) or _build_first(choice)
+        if not live:
+            _keep(_by_choice, choice, known)
+    return known
+
+
+def find_first(specs: Sequence[Spec], *, any_version: bool = False) -> CompiledKernel | None:
+    """Return the first kernel that memory or a directory holds, or None; nothing is compiled.
+
+    Parameters
+    ----------
+    specs : sequence of Spec
+    any_version : bool
+        Whether the work of another NVRTC in the user's directory will do; it does anyway where
+        ``GEMMJIT_DISABLE_JIT`` is set.
+    """
+    live = bool(templating.overlays())
+    asked: dict[tuple[object, ...], str] = {}  # targets differ, texts do not
+    for spec in specs:
+        known = None if live else _by_spec.get(spec)
+        if known is None:
+            text = (spec.template, *spec.variables.items())
+            wanted = _asked(spec, asked.get(text))
+            asked[text] = wanted.source
+            known = _find(spec, wanted.key, any_version or env.flag("GEMMJIT_DISABLE_JIT"))
+            if known is not None and not live:
+                _keep(_by_spec, spec, known)
+        if known is not None:
+            return known
+    return None
+
+
+def key_of(spec: Spec) -> Key:
+    """Return what identifies the kernel of a specification; specifications may share one."""
+    return _asked(spec).key
+
+
 def clear_memory() -> None:
     """Forget every kernel that this process holds; the disk keeps its own."""
     with _lock:
         _by_spec.clear()
+        _by_choice.clear()
         _by_key.clear()
+
+
+def _build_first(choice: tuple[Spec, ...]) -> CompiledKernel:
+    refused = None
+    for spec in choice:
+        try:
+            return build(spec)
+        except UnsupportedArchError as error:  # an older NVRTC may know the next
+            refused = refused or error
+        except NvrtcNotFoundError:
+            found = find_first(choice, any_version=True)
+            if found is None:
+                raise
+            return found
+    raise refused or ValueError("specs: expected one at least; got none")
+
+
+def _find(spec: Spec, key: Key, any_version: bool) -> CompiledKernel | None:
+    known = _by_key.get(key)
+    if known is not None:
+        return _dressed(known, spec)
+    entry = current_layers().find(key, installed_version(), any_version=any_version)
+    if entry is None:
+        return None
+    kernel = kernel_of(entry, spec, key, from_cache=True)
+    _keep(_by_key, key, kernel)
+    return kernel
+
+
+def _asked(spec: Spec, source: str | None = None) -> _Asked:
+    if source is None:
+        source = templating.render(spec.template, spec.variables)
+    options = standard_options(spec.target, spec.options)
+    key = Key(spec.target.name, spec.entry, identity_of(source, options, spec.target.name))
+    return _Asked(source, options, key)
 
 
 def _keep(memory: dict[_K, CompiledKernel], key: _K, kernel: CompiledKernel) -> None:
@@ -91,9 +192,7 @@ def _keep(memory: dict[_K, CompiledKernel], key: _K, kernel: CompiledKernel) -> 
 
 
 def _build(spec: Spec) -> CompiledKernel:
-    source = templating.render(spec.template, spec.variables)
-    options = standard_options(spec.target, spec.options)
-    key = Key(spec.target.name, spec.entry, identity_of(source, options, spec.target.name))
+    source, options, key = _asked(spec)
     with _lock:
         known = _by_key.get(key)
         if known is not None:
@@ -136,7 +235,7 @@ def _obtain(spec: Spec, source: str, options: tuple[str, ...], key: Key) -> Comp
     own = installed_version()
     entry = layers.find(key, own, any_version=not allowed)
     if entry is not None:
-        return _from_entry(entry, spec, key)
+        return kernel_of(entry, spec, key, from_cache=True)
     if not allowed:
         count("misses")
         raise MissingKernelError(
@@ -154,9 +253,10 @@ def _obtain(spec: Spec, source: str, options: tuple[str, ...], key: Key) -> Comp
                 if compiler.version != own:  # not the package's, but one from elsewhere
                     entry = layers.find(key, compiler.version)
             if entry is not None:
-                return _from_entry(entry, spec, key)
+                return kernel_of(entry, spec, key, from_cache=True)
+            assert compiler is not None
             count("misses")
-            entry = _compile(spec, source, options)
+            entry = compile_entry(compiler, spec, source, options)
             layers.publish(entry)
     except NvrtcNotFoundError as error:
         entry = layers.find(key, None, any_version=True)
@@ -165,109 +265,8 @@ def _obtain(spec: Spec, source: str, options: tuple[str, ...], key: Key) -> Comp
                 count("misses")
             raise
         warn_once("build", ("nvrtc",), "kernels of another NVRTC are used meanwhile: %s", error)
-        return _from_entry(entry, spec, key)
-    return _kernel(entry, spec, key, from_cache=False)
-
-
-def _compile(spec: Spec, source: str, options: tuple[str, ...]) -> Entry:
-    done = get_compiler().compile(source, target=spec.target, name=spec.template, options=options)
-    count("compiles")
-    resources = read_resources(done.cubin, done.log).get(spec.entry)
-    if resources is None:
-        raise CompileError(
-            f"template {spec.template}: expected a kernel named {spec.entry}; it has none",
-            log=done.log,
-            source=source,
-        )
-    entry = Entry(
-        target=spec.target.name,
-        entry=spec.entry,
-        source=source,
-        options=options,
-        nvrtc_version=done.nvrtc_version,
-        cubin=done.cubin,
-        ptx=done.ptx,
-        resources=asdict(resources),
-        log=done.log,
-        seconds=done.seconds,
-        kernel=spec.name,
-        config=str(spec.config),
-        variant=str(spec.variant),
-        gemmjit_version=_own_version(),
-        created=time.time(),
-    )
-    logger("build").info(
-        "compiled %s (%s) for %s in %.0f ms: %d registers, %d bytes spilled",
-        spec.name,
-        spec.entry,
-        spec.target,
-        done.seconds * 1e3,
-        resources.registers,
-        resources.spill_store_bytes + resources.spill_load_bytes,
-    )
-    return entry
-
-
-def _from_entry(entry: Entry, spec: Spec, key: Key) -> CompiledKernel:
-    logger("build").debug(
-        "%s (%s) for %s comes from the cache, compiled by NVRTC %s",
-        spec.name,
-        spec.entry,
-        spec.target,
-        entry.nvrtc_version,
-    )
-    return _kernel(entry, spec, key, from_cache=True)
-
-
-def _kernel(entry: Entry, spec: Spec, key: Key, *, from_cache: bool) -> CompiledKernel:
-    kernel = CompiledKernel(
-        name=spec.name,
-        entry=spec.entry,
-        target=spec.target,
-        source=entry.source,
-        ptx=entry.ptx,
-        cubin=entry.cubin,
-        resources=Resources(**entry.resources),
-        nvrtc_version=entry.nvrtc_version,
-        seconds=entry.seconds,
-        from_cache=from_cache,
-        identity=key.identity,
-        config=spec.config,
-        variant=spec.variant,
-        smem_bytes=spec.smem_bytes,
-        threads=spec.threads,
-        log=entry.log,
-    )
-    if kernel.threads > kernel.resources.max_threads or kernel.occupancy == 0:
-        raise CompileError(
-            f"kernel {spec.name} ({spec.entry}) for {spec.target} can never be launched: "
-            f"{kernel.threads} threads (compiled for {kernel.resources.max_threads}) with "
-            f"{kernel.registers} registers each and {kernel.smem_bytes} + "
-            f"{kernel.resources.smem_bytes} bytes of shared memory, where a multiprocessor has "
-            f"{spec.target.limits.registers} registers and gives a block "
-            f"{spec.target.limits.smem_per_block} bytes. Choose a smaller tile or fewer stages",
-            log=entry.log,
-            source=entry.source,
-        )
-    if kernel.spills:
-        warn_once(
-            "build",
-            ("spill", key.identity),
-            "%s (%s) for %s spills %d bytes of registers; it will be slow",
-            spec.name,
-            spec.entry,
-            spec.target,
-            kernel.spills,
-        )
-    return kernel
-
-
-@functools.cache
-def _own_version() -> str:
-    try:
-        return metadata.version("gemmjit")
-    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
-        return ""
+        return kernel_of(entry, spec, key, from_cache=True)
+    return kernel_of(entry, spec, key, from_cache=False)
 
 
 def _after_fork() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
-from gemmjit.arch import Arch
+from gemmjit.arch import Arch, targets_for
 from gemmjit.config import Config
 from gemmjit.dtypes import DType
 from gemmjit.problem import Problem
@@ -195,6 +195,12 @@ class KernelSpec:
     def options(self) -> tuple[str, ...]:
         """NVRTC options beyond the standard ones."""
         return ()
+
+    @property
+    def alternatives(self) -> tuple[KernelSpec, ...]:
+        """The same for every target that serves the devices of this one, this one first."""
+        targets = targets_for(self.target, self.kernel.accelerated)
+        return tuple(replace(self, target=target) for target in targets)
 
     @property
     def prewarm_command(self) -> str:

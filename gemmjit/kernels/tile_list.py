@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gemmjit.arch import Arch
+from gemmjit.arch import Arch, targets_for
 
 __all__ = ["TileListSpec"]
 
@@ -66,6 +66,11 @@ class TileListSpec:
     def variant(self) -> None:
         """It has no variants."""
         return None
+
+    @property
+    def alternatives(self) -> tuple[TileListSpec, ...]:
+        """The same for every target that serves the devices of this one, this one first."""
+        return tuple(replace(self, target=target) for target in targets_for(self.target))
 
     @property
     def prewarm_command(self) -> str:

@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from gemmjit import env
 from gemmjit.arch import DEFAULT_ARCH, Arch, targets_for
-from gemmjit.build import CompiledKernel, build
+from gemmjit.build import CompiledKernel, build_first, find_first
 from gemmjit.config import Config
 from gemmjit.constraints import map_violations, require, variant_for
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import KERNELS, Kernel, KernelSpec, kernel
+from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.occupancy import occupancy
 from gemmjit.ops.planning import plan_ladder
 from gemmjit.plan import Plan
@@ -22,7 +23,16 @@ from gemmjit.problem import Problem
 from gemmjit.selection import choose
 from gemmjit.variant import Schedule
 
-__all__ = ["LadderKernel", "default_arch", "plan_for", "resolve", "spec_for", "spec_with"]
+__all__ = [
+    "LadderKernel",
+    "build_all",
+    "default_arch",
+    "must_compile",
+    "plan_for",
+    "resolve",
+    "spec_for",
+    "spec_with",
+]
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,35 @@ def host_schedule(kernel: LadderKernel) -> Schedule:
     return "list" if kernel.spec.variant.schedule == "list" else "scan"
 
 
+def build_all(spec: KernelSpec) -> list[CompiledKernel]:
+    """Return the kernel of a specification, and the one that builds its tile list, if any.
+
+    Each is taken from a cache for any target that serves the device, before it is compiled for the
+    best of them.
+    """
+    return [build_first(choice) for choice in _choices(spec)]
+
+
+def must_compile(spec: KernelSpec, kernel: LadderKernel | None = None) -> bool:
+    """Return whether a plan needs a kernel that neither memory nor a directory has.
+
+    Parameters
+    ----------
+    spec : KernelSpec
+    kernel : LadderKernel, optional
+        Compiled kernel that the plan is to use.
+    """
+    choices = _choices(spec)
+    return any(find_first(choice) is None for choice in choices[kernel is not None :])
+
+
+def _choices(spec: KernelSpec) -> list[tuple[KernelSpec, ...] | tuple[TileListSpec, ...]]:
+    choices: list[tuple[KernelSpec, ...] | tuple[TileListSpec, ...]] = [spec.alternatives]
+    if spec.variant.schedule == "compact":
+        choices.append(TileListSpec(spec.target).alternatives)
+    return choices
+
+
 def plan_for(
     problem: Problem,
     spec: KernelSpec,
@@ -143,7 +182,8 @@ def plan_for(
     ----------
     problem : Problem
     spec : KernelSpec
-        As `spec_for` returns it.
+        As `spec_for` returns it: for the best target. A kernel for another target of the same
+        device serves if a cache has it.
     num_sms : int
         Streaming multiprocessors of the device.
     offs_is_int64 : bool
@@ -153,23 +193,23 @@ def plan_for(
     kernel : LadderKernel, optional
         Compiled kernel to use instead of the one that would be built.
     """
-    compiled = kernel if kernel is not None else build(spec)
+    compiled = kernel if kernel is not None else build_first(spec.alternatives)
     return plan_ladder(
         problem,
         compiled,
         spec,
         offs_is_int64=offs_is_int64,
         group_sizes=group_sizes,
-        resident_blocks=num_sms * _resident_blocks(compiled),
+        resident_blocks=num_sms * _resident_blocks(compiled, spec.target),
     )
 
 
-def _resident_blocks(compiled: CompiledKernel) -> int:
+def _resident_blocks(compiled: CompiledKernel, arch: Arch) -> int:
     return _occupancy(
         compiled.resources.registers,
         compiled.threads,
         compiled.smem_bytes + compiled.resources.smem_bytes,
-        compiled.target,
+        arch,
     )
 
 

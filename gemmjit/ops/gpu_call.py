@@ -15,7 +15,14 @@ from gemmjit.cuda import executor
 from gemmjit.cuda.device import device
 from gemmjit.errors import CaptureError
 from gemmjit.offsets import check_offsets
-from gemmjit.ops.dispatch import LadderKernel, host_schedule, plan_for, spec_for, spec_with
+from gemmjit.ops.dispatch import (
+    LadderKernel,
+    host_schedule,
+    must_compile,
+    plan_for,
+    spec_for,
+    spec_with,
+)
 from gemmjit.ops.planning import OPERANDS
 from gemmjit.ops.validation import check_overlap, problem_of, result_shape
 
@@ -43,7 +50,7 @@ class GpuCall:
     Raises
     ------
     CaptureError
-        If a kernel would have to be loaded while the stream is captured.
+        If a kernel would have to be compiled or loaded while the stream is captured.
     """
 
     __slots__ = ("_bound", "_checks", "_dtype", "_frontend", "_ordinal", "_rows", "_shape")
@@ -83,6 +90,11 @@ class GpuCall:
             spec = spec_with(problem, kernel)
         else:
             spec = spec_for(problem, where.arch, config)
+        handle = frontend.current_stream(a.device)
+        if stream is not None:
+            handle = executor.stream_handle(stream)
+        if must_compile(spec, kernel) and executor.is_capturing(handle):
+            raise _forbidden("compiled")
         plan = plan_for(
             problem,
             spec,
@@ -91,15 +103,8 @@ class GpuCall:
             group_sizes=sizes,
             kernel=kernel,
         )
-        handle = frontend.current_stream(a.device)
-        if stream is not None:
-            handle = executor.stream_handle(stream)
         if not executor.ready(plan, a.device) and executor.is_capturing(handle):
-            raise CaptureError(
-                "grouped_mm: the first call of this kind compiles or loads a kernel, which a CUDA "
-                "graph capture forbids. Call it once before the capture, or "
-                "gemmjit.prepare(problem)"
-            )
+            raise _forbidden("loaded")
         if plan.launches:
             self._bound = executor.BoundPlan(plan, OPERANDS, a.device)
 
@@ -146,3 +151,11 @@ class GpuCall:
         if offs is not None:
             inputs.append(view(offs))
         check_overlap(view(out), inputs)
+
+
+def _forbidden(what: str) -> CaptureError:
+    return CaptureError(
+        "grouped_mm: expected a call of a kind that has run before, since the stream is captured "
+        f"into a CUDA graph; got the first of its kind, whose kernel must be {what}. Call it once "
+        "before the capture, or gemmjit.prepare(problem)"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.build import CompiledKernel, build
+from gemmjit.build import CompiledKernel, build_first
 from gemmjit.config import Config
 from gemmjit.dtypes import I32, I64
 from gemmjit.errors import InvalidProblemError
@@ -54,7 +54,7 @@ def plan_ladder(
     kernel : CompiledKernel
         A kernel of the ladder, of the problem's variant.
     spec : KernelSpec
-        What it was compiled from.
+        What was asked for; `kernel` may be compiled for another target of the same device.
     offs_is_int64 : bool
         Type of the offsets in device memory.
     group_sizes : numpy.ndarray, shape (G,), or None
@@ -109,7 +109,7 @@ def _list_launch(
     offs_is_int64: bool,
 ) -> Launch:
     """Return the launch that builds the tile list in the workspace ``tiles``."""
-    kernel = build(TileListSpec(spec.target))
+    kernel = build_first(TileListSpec(spec.target).alternatives)
     sizes = (problem.n, spec.config.block_m, spec.config.block_n)
     fields = (
         *_grouping(problem, workspaces, offs_is_int64),

@@ -13,9 +13,8 @@ from gemmjit.constraints import require
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import Kernel, KernelSpec, Variant
 from gemmjit.kernels import kernel as find_kernel
-from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.ops import grouped_mm as operator
-from gemmjit.ops.dispatch import LadderKernel, default_arch, spec_for
+from gemmjit.ops.dispatch import LadderKernel, build_all, default_arch, spec_for
 from gemmjit.problem import Problem
 
 __all__ = ["LaunchableKernel", "compile", "prepare", "render"]
@@ -151,25 +150,17 @@ def prepare(
     from gemmjit.cuda.driver import is_available
 
     if device is None and not is_available():
-        return _build_all(spec_for(problem, default_arch(), config))[0]
+        return build_all(spec_for(problem, default_arch(), config))[0]
     from gemmjit.cuda.device import current
     from gemmjit.cuda.device import device as find_device
     from gemmjit.cuda.library import load
 
     ordinal = device or 0
-    kernels = _build_all(spec_for(problem, find_device(ordinal).arch, config))
+    kernels = build_all(spec_for(problem, find_device(ordinal).arch, config))
     with current(ordinal):
         for kernel in kernels:
             load(kernel, ordinal)
     return kernels[0]
-
-
-def _build_all(spec: KernelSpec) -> list[CompiledKernel]:
-    """Return the kernel of a specification, and the one that builds its tile list, if any."""
-    kernels = [build(spec)]
-    if spec.variant.schedule == "compact":
-        kernels.append(build(TileListSpec(spec.target)))
-    return kernels
 
 
 def _spec(

@@ -19,10 +19,16 @@ import pytest
 from gemmjit import build as build_module
 from gemmjit import logs, templating
 from gemmjit.arch import Arch
-from gemmjit.build import build, clear_memory
+from gemmjit.build import build, build_first, clear_memory, find_first
 from gemmjit.cache import Store, stats
 from gemmjit.compiler import Compiler, get_compiler, nvrtc
-from gemmjit.errors import CompileError, MissingKernelError, NvrtcNotFoundError, TemplateError
+from gemmjit.errors import (
+    CompileError,
+    MissingKernelError,
+    NvrtcNotFoundError,
+    TemplateError,
+    UnsupportedArchError,
+)
 
 cache_stats = importlib.import_module("gemmjit.cache.stats")
 
@@ -552,6 +558,79 @@ def test_a_forked_child_builds_even_if_a_thread_was_building(compiles):
     assert registers == [build(Tiny(factor)).registers for factor in (2, 3)]
 
 
+# Several targets for one device
+
+
+def on(*targets: str) -> list[Tiny]:
+    return [Tiny(target=Arch.parse(target)) for target in targets]
+
+
+def test_what_a_cache_has_for_a_later_target_serves_before_anything_is_compiled(compiles):
+    build(*on("sm_80"))
+    clear_memory()
+    for _ in range(2):  # from the directory, then from memory
+        kernel = build_first(on("sm_86", "sm_80"))
+        assert (kernel.target, kernel.from_cache) == (Arch(80), True)
+    assert len(compiles) == 1
+
+
+def test_the_first_target_is_compiled_if_no_cache_has_any(compiles):
+    assert build_first(on("sm_86", "sm_80")).target == Arch(86)
+    assert len(compiles) == 1
+    # And it is preferred once it is there.
+    build(*on("sm_80"))
+    clear_memory()
+    assert build_first(on("sm_86", "sm_80")).target == Arch(86)
+
+
+def test_an_exact_build_never_takes_another_target():
+    build_first(on("sm_86", "sm_80"))
+    assert build(*on("sm_80")).target == Arch(80)
+
+
+def test_a_target_that_nvrtc_does_not_know_is_passed_over(monkeypatch):
+    compiler = get_compiler()
+    monkeypatch.setattr(compiler, "supported", tuple(n for n in compiler.supported if n != 86))
+    assert build_first(on("sm_86", "sm_80")).target == Arch(80)
+    with pytest.raises(UnsupportedArchError, match="sm_86"):
+        build_first(on("sm_86"))
+
+
+def test_without_jit_every_target_is_looked_for(monkeypatch, place):
+    build(*on("sm_80"))
+    clear_memory()
+    monkeypatch.setenv("GEMMJIT_DISABLE_JIT", "1")
+    assert build_first(on("sm_86", "sm_80")).target == Arch(80)
+    with pytest.raises(MissingKernelError, match="--arch sm_89"):
+        build_first(on("sm_89", "sm_86"))
+
+
+def test_br132_without_nvrtc_another_nvrtcs_work_for_a_later_target_serves(place, no_nvrtc):
+    build(*on("sm_80"))
+    relabel(Store(place / "cache"), "13.0.48")
+    no_nvrtc()
+    assert build_first(on("sm_86", "sm_80")).target == Arch(80)
+    with pytest.raises(NvrtcNotFoundError):
+        build_first(on("sm_90a", "sm_90"))
+
+
+def test_looking_compiles_nothing(compiles):
+    assert find_first(on("sm_86", "sm_80")) is None
+    assert not compiles
+    build(*on("sm_80"))
+    clear_memory()
+    found = find_first(on("sm_86", "sm_80"))
+    assert found is not None
+    assert found.target == Arch(80)
+    assert len(compiles) == 1
+
+
+def test_an_edit_of_a_template_is_seen_by_a_choice_of_targets(place):
+    build_first(on("sm_86", "sm_80"))
+    (place / "templates" / "kernels" / "tiny.cu.j2").write_text(TEMPLATE.replace("*=", "+="))
+    assert "+=" in build_first(on("sm_86", "sm_80")).source
+
+
 # Logs
 
 
@@ -560,11 +639,13 @@ def test_one_line_for_a_compile_and_one_at_debug_for_a_hit(caplog):
     kernel = build(Tiny())
     (line,) = messages(caplog, logging.INFO)
     assert line.startswith("compiled tiny (tiny_times_2) for sm_90a in ")
-    assert line.endswith(f" ms: {kernel.registers} registers, 0 bytes spilled")
+    told = f" ms: {kernel.registers} registers, 0 bytes spilled; {Tiny().prewarm_command}"
+    assert line.endswith(told)
     clear_memory()
     build(Tiny())
     assert len(messages(caplog, logging.INFO)) == 1
-    assert any("comes from the cache" in m for m in messages(caplog, logging.DEBUG))
+    (hit,) = (m for m in messages(caplog, logging.DEBUG) if "comes from the cache" in m)
+    assert hit.endswith(f"; {Tiny().prewarm_command}")
 
 
 def test_silent_unless_asked(place):
