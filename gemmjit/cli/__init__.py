@@ -23,6 +23,7 @@ COMMANDS = {
     "inspect": "show a kernel's source, PTX, SASS or resources, or which one serves a problem",
     "prewarm": "compile a kernel into the cache; needs no GPU",
     "cache": "list, verify and shrink the kernels on disk",
+    "emulate": "run a kernel's PTX on the CPU: result, races, deadlocks, counts, a timeline",
     "bench": "measure gemmjit beside other libraries: interleaved, verified, hot and cool",
 }
 
