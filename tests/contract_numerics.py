@@ -12,6 +12,27 @@ from makers import PLAIN, SWAPPED
 from references import assert_same, rounded
 
 
+def float32_patterns() -> np.ndarray:
+    """Return float32 values with the bits that a conversion can get wrong, as float64.
+
+    Random bits; every neighbourhood of a half-way case of bfloat16 and of float16; the ends of
+    both ranges; subnormal numbers, infinities and NaN.
+    """
+    rng = np.random.default_rng(3)
+    bits = [rng.integers(0, 2**32, 600, dtype=np.uint64)]
+    high = rng.integers(0, 2**16, 150, dtype=np.uint64)
+    for half in (0x7FFF, 0x8000, 0x8001):  # below, at and above half of bfloat16's last bit
+        bits.append((high << 16) | half)
+    exponents = rng.integers(127 - 26, 127 + 17, 150, dtype=np.uint64) << 23
+    for half in (0x0FFF, 0x1000, 0x1001, 0x3000):  # of float16's last bit
+        bits.append(exponents | (rng.integers(0, 2**9, 150, dtype=np.uint64) << 14) | half)
+    bits.append(np.array([0, 1, 0x7FFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000,
+                          0x7F800001, 0x477FEFFF, 0x477FF000, 0x33000000, 0x33000001,
+                          0x7F7F7FFF, 0x7F7F8000], np.uint64))  # fmt: skip
+    with np.errstate(invalid="ignore"):
+        return np.concatenate(bits).astype(np.uint32).view(np.float32).astype(np.float64)
+
+
 class NumericsContract:
     """Values."""
 
@@ -65,6 +86,15 @@ class NumericsContract:
         b[0, :2] = 1
         got = target.read(target.grouped_mm(target.place(a), target.place(b), [6]))
         assert_same(got, np.repeat([[256.0], [256], [258], [260], [-256], [-260]], 4, axis=1))
+
+    @pytest.mark.parametrize("out_dtype", ["bfloat16", "float16", "float32"])
+    def test_rounding_of_any_float32(self, target, out_dtype):
+        # One column times one: the accumulator is the operand, whatever its bits.
+        values = float32_patterns()
+        a = target.place(values[:, None], dtype="float32")
+        b = target.place(np.ones((1, 1, 1)), dtype="float32")
+        got = target.read(target.grouped_mm(a, b, [values.size], out_dtype=out_dtype))
+        assert_same(got[:, 0], rounded(values, out_dtype))
 
     def test_partial_sums_are_not_rounded_to_16_bits(self, target):
         a = np.ones((4, 300))

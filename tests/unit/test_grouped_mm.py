@@ -39,6 +39,19 @@ class TestNumerics(NumericsContract):
     pass
 
 
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
+def test_numerics_of_other_architectures(monkeypatch, arch):
+    # sm_75 has no conversion to bfloat16: k0 rounds the bits itself there.
+    monkeypatch.setenv("GEMMJIT_EXECUTOR", "emulator")
+    monkeypatch.setenv("GEMMJIT_ARCH", arch)
+    target, contract = Target(NumpyMaker(), "int32"), NumericsContract()
+    for out_dtype in ("bfloat16", "float16", "float32"):
+        contract.test_rounding_of_any_float32(target, out_dtype)
+    contract.test_one_rounding_to_nearest_even(target)
+    contract.test_float16_overflows_to_infinity_and_float32_does_not(target)
+    contract.test_own_nan_and_infinity_go_where_they_belong(target)
+
+
 def test_real_expert_counts(target):
     sizes = REAL_EXPERTS if "reference" in EXECUTORS else REAL_EXPERTS[:4]
     a, b, ends = operands(target, sizes, n=24, k=40)
