@@ -1,13 +1,17 @@
-"""Write the reference pages that come from the code: ``python docs/generate.py``.
+"""Write the reference pages that come from the code, and the figures that come from measurements.
 
-The tests compare the pages with what this would write.
+``python docs/generate.py`` rewrites both: whole pages in ``docs/reference``, and in all other pages
+what stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``. The tests compare the pages
+with what this would write.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +23,12 @@ from gemmjit.ops.toolkit import LaunchableKernel
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by docs/generate.py from the code; edit the docstrings instead. -->\n"
+BENCHMARKS = HERE / "benchmarks"
+
+_BLOCK = re.compile(
+    r"(?P<begin><!-- (?P<name>[\w-]+): begin\b[^>]*-->\n).*?(?P<end>^<!-- (?P=name): end -->)",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def pages() -> dict[Path, str]:
@@ -29,6 +39,51 @@ def pages() -> dict[Path, str]:
         folder / "environment.md": _environment(),
         folder / "errors.md": _errors(),
     }
+
+
+def pages_with_figures() -> dict[Path, str]:
+    """Return the text of each page that has marked blocks, filled from the result files."""
+    figures = _figures()
+    results = figures.read(BENCHMARKS)
+    found = {}
+    for path in (HERE.parent / "README.md", *sorted(HERE.rglob("*.md"))):
+        text = path.read_text(encoding="utf-8")
+        if _BLOCK.search(text):
+            found[path] = fill(text, figures.BLOCKS, results)
+    return found
+
+
+def fill(text: str, blocks: Mapping[str, Callable[[Any], str]], results: Any) -> str:
+    """Return a page with its marked blocks written anew; an unknown name is a KeyError."""
+
+    def block(match: re.Match[str]) -> str:
+        return f"{match['begin']}{blocks[match['name']](results)}\n{match['end']}"
+
+    return _BLOCK.sub(block, text)
+
+
+def draw() -> list[Path]:
+    """Draw the pictures of all results into the folder of the results."""
+    plots = import_module("gemmjit.bench.plots")
+    results = _figures().read(BENCHMARKS)
+    drawers = {
+        "ladder": plots.plot_ladder,
+        "grouped": plots.plot_grouped,
+        "scheduling": plots.plot_scheduling,
+    }
+    return [
+        path
+        for name, drawer in drawers.items()
+        if name in results
+        for path in drawer(results[name], BENCHMARKS)
+    ]
+
+
+def _figures() -> ModuleType:
+    """Return the package beside this file, wherever this file is loaded from."""
+    if str(HERE) not in sys.path:
+        sys.path.insert(0, str(HERE))
+    return import_module("figures")
 
 
 def _environment() -> str:
@@ -136,8 +191,10 @@ def _summary(module: ModuleType) -> str:
 
 
 def main() -> None:
-    """Write every page."""
-    for path, text in pages().items():
+    """Write every page and draw every picture."""
+    for path in draw():
+        print(path.relative_to(HERE.parent))
+    for path, text in {**pages(), **pages_with_figures()}.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(path.relative_to(HERE.parent))

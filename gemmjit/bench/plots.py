@@ -7,9 +7,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gemmjit.bench.statistics import ratio_interval
 from gemmjit.errors import GemmjitError
 
-__all__ = ["plot_grouped", "plot_ladder"]
+__all__ = ["plot_grouped", "plot_ladder", "plot_scheduling"]
+
+#: Contenders of ``gemmjit bench scheduling``; the first is what the others are compared with.
+_SCHEDULES = ("persistent", "bounded", "compact")
 
 _COLOURS = ("#3b6ea8", "#c8553d", "#6a994e", "#8e6c8a", "#d9a441", "#7f8c8d", "#2a9d8f", "#b56576")
 
@@ -51,6 +55,47 @@ def plot_ladder(record: Mapping[str, Any], directory: Path) -> list[Path]:
         drawn.append(_throughput(record, found, state, directory))
         drawn.append(_skew_loss(record, found, state, directory))
     return drawn
+
+
+def plot_scheduling(record: Mapping[str, Any], directory: Path) -> list[Path]:
+    """Draw the time of every schedule over the persistent walk's, one picture per power state.
+
+    Parameters
+    ----------
+    record : mapping
+        As ``gemmjit bench scheduling --json`` writes it.
+    directory : Path
+        Where the pictures go.
+    """
+    states = sorted({state for result in record["results"] for state in result["states"]})
+    return [_schedules(record, state, directory) for state in states]
+
+
+def _schedules(record: Mapping[str, Any], state: str, directory: Path) -> Path:
+    plt = _pyplot()
+    results = [result for result in record["results"] if state in result["states"]]
+    names = [f"{roomy}{way}" for way in _SCHEDULES for roomy in ("", "capacity ")]
+    figure, axes = plt.subplots(figsize=(2.0 + 1.1 * len(results), 4.2))
+    width = 0.8 / len(names)
+    for j, result in enumerate(results):
+        samples = {e["name"]: e["samples_us"] for e in result["states"][state]["entrants"]}
+        for i, name in enumerate(names):
+            if name not in samples or _SCHEDULES[0] not in samples:
+                continue
+            ratio = ratio_interval(samples[name], samples[_SCHEDULES[0]])
+            x = j + (i - (len(names) - 1) / 2) * width
+            style = {"hatch": "////", "alpha": 0.6} if i % 2 else {}
+            label = name.replace("capacity ", "roomy buffer, ") if j == 0 else None
+            axes.bar(x, ratio.median, width * 0.9, color=_COLOURS[i // 2], label=label, **style)
+            if ratio.low is not None:
+                axes.vlines(x, ratio.low, ratio.high, color="black", linewidth=1)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    labels = [f"E = {r['groups']}\n{r['rows']:,} rows" for r in results]
+    axes.set_xticks(range(len(results)), labels, fontsize=8)
+    axes.set_ylabel(f"time / time of {_SCHEDULES[0]}")
+    axes.set_title(f"Ways to find tiles on the device, {state}: lower is faster")
+    _legend(axes)
+    return _save(figure, axes, record, directory / f"scheduling_{state}.png")
 
 
 def _ratios(
@@ -96,20 +141,22 @@ def _throughput(
 ) -> Path:
     plt = _pyplot()
     rungs, cases = record["rungs"], record["cases"]
-    figure, axes = plt.subplots(figsize=(1.8 + 1.1 * len(rungs), 4.4))
-    width = 0.8 / len(cases)
+    figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.42 * len(rungs)))
+    height = 0.8 / len(cases)
     for i, case in enumerate(cases):
-        for j, rung in enumerate(rungs):
-            row = found["rows"].get(f"{case}: {rung}")
-            if row is None:
-                continue
-            x = j + (i - (len(cases) - 1) / 2) * width
-            label = case if j == 0 else None
-            axes.bar(x, row["tflop_per_s"], width * 0.9, color=_COLOURS[i], label=label)
-    axes.set_xticks(range(len(rungs)), rungs, rotation=25, ha="right")
-    axes.set_ylabel("useful TFLOP/s")
+        places = [
+            (j + (i - (len(cases) - 1) / 2) * height, found["rows"][f"{case}: {rung}"])
+            for j, rung in enumerate(rungs)
+            if f"{case}: {rung}" in found["rows"]
+        ]
+        widths = [row["tflop_per_s"] for _, row in places]
+        colour = _COLOURS[i % len(_COLOURS)]
+        axes.barh([y for y, _ in places], widths, height * 0.9, color=colour, label=case)
+    axes.set_yticks(range(len(rungs)), rungs, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("useful TFLOP/s")
     axes.set_title(f"The ladder, {state}")
-    _legend(axes)
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
     return _save(figure, axes, record, directory / f"ladder_throughput_{state}.png")
 
 
@@ -150,7 +197,8 @@ def _save(figure: Any, axes: Any, record: Mapping[str, Any], path: Path) -> Path
         axes.spines[side].set_visible(False)
     figure.tight_layout(rect=(0, 0.02, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    # Whoever has the picture and the result file can see that they belong together.
+    figure.savefig(path, dpi=110, metadata={"Creation Time": record["date"], "Source": origin})
     _pyplot().close(figure)
     return path
 

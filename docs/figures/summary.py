@@ -1,0 +1,97 @@
+"""The figures of README.md: a picture of the ladder, and three short tables."""
+
+from __future__ import annotations
+
+from figures.grouped import forms_and_states, geometric_mean, own_ratio
+from figures.ladder import best_rung
+from figures.records import FILES, Record, Results, markdown, origin, states_of
+
+__all__ = ["summary"]
+
+_LADDER = ("k0", "k1", "k2", "k3")
+
+
+def summary(results: Results) -> str:
+    """Return what README.md shows of all results."""
+    parts = []
+    if "ladder" in results:
+        parts.append(_ladder(results["ladder"]))
+    if "grouped" in results:
+        parts.append(_grouped(results["grouped"]))
+    if "host" in results:
+        parts.append(_host(results["host"]))
+    return "\n\n".join(parts) or "No measurement is published yet."
+
+
+def _ladder(record: Record) -> str:
+    """Return the best rung of each kernel on each case, in the first state."""
+    states = states_of(record)
+    if not states:
+        return "The ladder was not measured."
+    state = states[0]
+    rows = record["states"][state]["rows"]
+    lines = []
+    for kernel in _LADDER:
+        cells = []
+        for case in record["cases"]:
+            rung = best_rung(record, state, case, kernel)
+            cells.append("-" if rung is None else _rate(rows[f"{case}: {rung}"], rung))
+        if set(cells) != {"-"}:
+            lines.append([kernel, *cells])
+    torch = [
+        max((rows[n] for n in rows if n.startswith(f"{case}: torch")), key=_useful, default=None)
+        for case in record["cases"]
+    ]
+    if any(torch):
+        lines.append(["torch", *("-" if row is None else f"{_useful(row):.0f}" for row in torch)])
+    return (
+        f"![Useful throughput of every rung](docs/benchmarks/ladder_throughput_{state}.png)"
+        f"\n\nUseful TFLOP/s of each kernel's best rung, {state}:\n\n"
+        f"{markdown(('kernel', *record['cases']), lines)}\n\n"
+        f"{origin(record, [record], FILES['ladder'][0])} Every rung, and what was expected of it: "
+        "[the ladder](docs/explanation/ladder.md)."
+    )
+
+
+def _grouped(record: Record) -> str:
+    pairs = list(forms_and_states(record))
+    cases = list(dict.fromkeys(result["case"] for result in record["results"]))
+    rows = []
+    for case in cases:
+        cells = []
+        for form, state in pairs:
+            found = [r for r in record["results"] if (r["case"], r["form"]) == (case, form)]
+            ratio = own_ratio(record, found[0], state) if found else None
+            cells.append("-" if ratio is None else f"{ratio['median']:.2f}")
+        rows.append([case, *cells])
+    means = [geometric_mean(record, form, state) for form, state in pairs]
+    rows.append(["geometric mean", *("-" if mean is None else f"{mean:.2f}" for mean in means)])
+    head = ("case", *(f"{form}, {state}" for form, state in pairs))
+    baseline = record["peers"].get(record["baseline"], {}).get("title", record["baseline"])
+    return (
+        f"Time of `gemmjit.grouped_mm` over that of {baseline} in the same rounds (below 1 is "
+        f"faster), each with the faster layout of the weights:\n\n{markdown(head, rows)}\n\n"
+        f"{origin(record, record['results'], FILES['grouped'][0])} Intervals and other peers: "
+        "[k3](docs/explanation/k3.md); how it is measured: "
+        "[measuring](docs/explanation/measuring.md)."
+    )
+
+
+def _host(record: Record) -> str:
+    rows = []
+    for result in record["results"]:
+        for name, cost in result["costs"].items():
+            rows.append([f"{result['form']}, {name}", f"{cost['us']['median']:.1f}"])
+    text = f"Host cost of a repeated call:\n\n{markdown(('call', 'us'), rows)}"
+    for name, first in record["first_calls"].items():
+        if "error" not in first:
+            text += f"\n\nFirst call in a process, {name}: {first['first_ms']:.0f} ms."
+    return text
+
+
+def _rate(row: Record, rung: str) -> str:
+    return f"{_useful(row):.0f} (`{rung}`)"
+
+
+def _useful(row: Record) -> float:
+    return float(row["tflop_per_s"])
