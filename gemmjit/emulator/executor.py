@@ -203,11 +203,7 @@ def emulate(
 def _report(machine: Machine, seconds: float) -> Report:
     counts: dict[str, int] = {}
     for grid in machine.grids:
-        per_pc = np.zeros(len(grid.program.instructions) + 1, np.int64)
-        for segment in grid.scheduler.segments:
-            per_pc[segment.pc] += segment.runs * segment.warps
-            per_pc[segment.pc + segment.length] -= segment.runs * segment.warps
-        for pc, number in enumerate(np.cumsum(per_pc)[:-1]):
+        for pc, number in enumerate(grid.scheduler.executed()):
             if number:
                 name = grid.program.instructions[pc].name
                 counts[name] = counts.get(name, 0) + int(number)

@@ -155,6 +155,7 @@ class LaneSpace:
         self.size = blocks * threads
         self._known: dict[bytes, LaneSet] = {}
         self.domain_of: Callable[[LaneSet], Any] | None = None
+        self.on_forget: Callable[[], None] | None = None
 
     def intern(self, mask: Array) -> LaneSet:
         """Return the set with this mask `[blocks, threads]`, which must not change later."""
@@ -162,13 +163,23 @@ class LaneSpace:
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= _CACHE_LIMIT:
-                # Data-dependent divergence can make any number of sets: forget them all. Sets in
-                # use stay valid, they are only no longer shared.
-                self._known.clear()
+                self.forget()
             found = self._known[key] = LaneSet(self, mask)
             if self.domain_of is not None:
                 found.domain = self.domain_of(found)
         return found
+
+    def forget(self) -> None:
+        """Forget all sets and what was bound to them.
+
+        Data-dependent divergence can make any number of them. Sets in use stay valid, they are
+        only no longer shared.
+        """
+        for lanes in self._known.values():
+            lanes.segments.clear()
+        self._known.clear()
+        if self.on_forget is not None:
+            self.on_forget()
 
     def of_lanes(self, lanes: Array) -> LaneSet:
         """Return the set of these flat lane indices."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Domain", "Scheduler", "Segment"]
 
+# Instructions that may be bound at once; each takes about half a kilobyte.
+_MAX_BOUND = 500_000
 # Undefined when a thread of the warp has exited; the other .aligned instructions are not.
 _WHOLE_WARPS = frozenset(("mma", "ldmatrix", "stmatrix", "movmatrix", "wgmma", "wmma"))
 
@@ -82,6 +84,9 @@ class Scheduler:
         grid.space.domain_of = self._domain_of
         self.converging: dict[int, LaneSet] = {}
         self.segments: list[Segment] = []
+        self._bound = 0
+        self._counts = np.zeros(len(grid.program.instructions) + 1, np.int64)
+        grid.space.on_forget = self._fold
         self._single: dict[tuple[int, LaneSet], Segment] = {}
         self.leaders = _leaders(grid)
         self.live_lanes = 0
@@ -121,6 +126,8 @@ class Scheduler:
         """Prepare the straight line from `pc` on for these lanes."""
         grid = self.grid
         segment = Segment(pc, lanes)
+        if self._bound > _MAX_BOUND:
+            grid.space.forget()
         lanes.segments[pc] = segment
         self.segments.append(segment)
         at = pc
@@ -134,12 +141,27 @@ class Scheduler:
                 segment.finish = self._end(at, lanes, step)
                 break
             segment.thunks.append(step.bind(lanes, grid.guard(at)))
+            self._bound += 1
             segment.length += 1
             at += 1
             if at in self.leaders:
                 segment.finish = partial(self.make_ready, at, lanes)
                 break
         return segment
+
+    def _fold(self) -> None:
+        """Add up what the segments counted, and drop them."""
+        for segment in self.segments:
+            runs, segment.runs = segment.runs * segment.warps, 0
+            self._counts[segment.pc] += runs
+            self._counts[segment.pc + segment.length] -= runs
+        self.segments = []
+        self._bound = 0
+
+    def executed(self) -> Array:
+        """Return how many warps have executed each instruction."""
+        self._fold()
+        return np.cumsum(self._counts)[:-1]
 
     def _end(self, pc: int, lanes: LaneSet, step: Step) -> Callable[[], None]:
         guard = self.grid.guard(pc)

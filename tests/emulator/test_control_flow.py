@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from lane_programs import evaluate, integers
 
-from gemmjit.emulator import DeviceMemory, KernelLaunch, emulate
+from gemmjit.emulator import DeviceMemory, KernelLaunch, emulate, lanes, scheduler
 from gemmjit.emulator.faults import (
     ConvergenceFault,
     PtxSyntaxError,
@@ -69,6 +69,33 @@ def test_branch_tables():
             "u4",
             declare=".reg .b32 %n; mov.u32 %n, 9;",
         )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_any_number_of_lane_sets(policy, monkeypatch):
+    body = """
+    mov.u32 %d, 0; and.b32 %n, %a, 63;
+    LOOP: setp.eq.u32 %p, %n, 0; @%p bra DONE;
+    and.b32 %t, %n, 5; setp.eq.u32 %q, %t, 0; @%q add.u32 %d, %d, 1;
+    mul.lo.u32 %n, %n, 5; shr.u32 %n, %n, 3; bra LOOP;
+    DONE:
+    """
+    a = integers("u4", 256, 3)
+
+    def one(n):
+        count = 0
+        while n:
+            count += n & 5 == 0
+            n = n * 5 >> 3
+        return count
+
+    expected = [one(int(v) & 63) for v in a]
+    declare = ".reg .b32 %n, %t;"
+    for limit in (lanes._CACHE_LIMIT, 8):
+        monkeypatch.setattr(lanes, "_CACHE_LIMIT", limit)
+        monkeypatch.setattr(scheduler, "_MAX_BOUND", 100 if limit == 8 else 10**6)
+        got = evaluate(body, [a], "u4", declare=declare, policy=policy)
+        np.testing.assert_array_equal(got, expected)
 
 
 FUNCTIONS = """
