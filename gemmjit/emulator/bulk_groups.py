@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from gemmjit.emulator.async_engine import Operation
 from gemmjit.emulator.dispatch import instruction, reject
@@ -129,14 +128,11 @@ class BulkGroups:
         return found
 
 
-_KNOWN: WeakKeyDictionary[Grid, BulkGroups] = WeakKeyDictionary()
-
-
 def bulk_groups(grid: Grid) -> BulkGroups:
     """Return the bulk async-groups of a grid."""
-    found = _KNOWN.get(grid)
+    found: BulkGroups | None = grid.state.get("bulk_groups")
     if found is None:
-        found = _KNOWN[grid] = BulkGroups(grid)
+        found = grid.state["bulk_groups"] = BulkGroups(grid)
     return found
 
 

@@ -107,6 +107,9 @@ class Grid:
         self.waiting: deque[int] = deque(range(clusters))
         self.specials = self._make_specials()
         self._converted: dict[tuple[str, Any], Array] = {}
+        # What families of instructions keep for the grid, under names of their own. It refers back
+        # to the grid, so that it must live here: a table elsewhere would keep both for ever.
+        self.state: dict[str, Any] = {}
         self.operands = Operands(self)
         self._steps: list[Step | None] = [None] * len(program.instructions)
         self._guards: list[Guard | None] = [None] * len(program.instructions)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -244,14 +243,15 @@ class Warpgroup:
         self.inputs = staying
 
 
-_GROUPS: WeakKeyDictionary[Grid, dict[tuple[int, int], Warpgroup]] = WeakKeyDictionary()
+def _warpgroups(grid: Grid) -> dict[tuple[int, int], Warpgroup]:
+    """Return the warpgroups of a grid, by slot and first thread."""
+    found: dict[tuple[int, int], Warpgroup] = grid.state.setdefault("warpgroups", {})
+    return found
 
 
 def warpgroup(grid: Grid, slot: int, first: int) -> Warpgroup:
     """Return the warpgroup of a block that starts at thread ``first``."""
-    known = _GROUPS.get(grid)
-    if known is None:
-        known = _GROUPS[grid] = {}
+    known = _warpgroups(grid)
     found = known.get((slot, first))
     if found is None:
         found = known[slot, first] = Warpgroup(grid, slot, first)
@@ -266,7 +266,7 @@ def block_exited(grid: Grid, slot: int) -> None:
     RaceError
         If one of them has products that nobody waited for.
     """
-    known = _GROUPS.get(grid, {})
+    known = _warpgroups(grid)
     for key in [key for key in known if key[0] == slot]:
         group = known.pop(key)
         if group.in_flight:
