@@ -12,7 +12,7 @@ from functools import cache, total_ordering
 
 from gemmjit.errors import UnsupportedArchError
 
-__all__ = ["DEFAULT_ARCH", "Arch", "ArchLimits", "targets_for"]
+__all__ = ["DEFAULT_ARCH", "Arch", "ArchLimits", "devices_of", "targets_for"]
 
 #: The architecture that NumPy calls and the command line use when none is named.
 DEFAULT_ARCH = "sm_90a"
@@ -156,6 +156,11 @@ class Arch:
         return self.name
 
 
+def devices_of(target: Arch) -> tuple[Arch, ...]:
+    """Return the devices, as plain architectures, on which a cubin for a target loads."""
+    return tuple(device for number in sorted(_KNOWN) if target.runs_on(device := Arch(number)))
+
+
 @cache
 def targets_for(device: Arch, accelerated: bool = False) -> tuple[Arch, ...]:
     """Return the compilation targets that serve a device, best first.
@@ -163,7 +168,7 @@ def targets_for(device: Arch, accelerated: bool = False) -> tuple[Arch, ...]:
     Parameters
     ----------
     device : Arch
-        The device's architecture; a suffix in it pins the answer to that target.
+        The device's architecture; a suffix in it puts that target first, ``f`` alone.
     accelerated : bool
         Whether the kernel needs architecture-specific instructions, so that only ``a`` and ``f``
         targets will do.

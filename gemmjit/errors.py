@@ -9,7 +9,8 @@
     ├── UnsupportedArchError                 architecture unknown, or without the kernel
     ├── TemplateError                        a template cannot be found or rendered
     ├── CompileError                         NVRTC or ptxas refused the source
-    ├── CacheError                           a cache directory that must not be used
+    ├── CacheError                           a cache directory, or file of one, not to be used
+    ├── ManifestError (ValueError)           a manifest or log that cannot be read
     ├── MissingKernelError                   compilation is switched off and no cubin is at hand
     ├── NvrtcNotFoundError                   the NVRTC library cannot be loaded
     ├── DriverNotFoundError                  no CUDA driver, or one that is too old
@@ -33,6 +34,7 @@ __all__ = [
     "InvalidDtypeError",
     "InvalidProblemError",
     "LaunchError",
+    "ManifestError",
     "MissingKernelError",
     "NvrtcNotFoundError",
     "TemplateError",
@@ -82,7 +84,14 @@ class CompileError(GemmjitError):
 
 
 class CacheError(GemmjitError):
-    """A cache directory that must not be used (for example: others can write to it)."""
+    """A cache directory, or a file made of one, that must not be used.
+
+    For example: others can write to it, or a checksum is wrong.
+    """
+
+
+class ManifestError(GemmjitError, ValueError):
+    """A list of kernels to compile cannot be read; the message names file and key."""
 
 
 class MissingKernelError(GemmjitError):

@@ -1,99 +1,257 @@
-"""``gemmjit prewarm``: compile a kernel into the cache, without a GPU."""
+"""``gemmjit prewarm``: compile kernels into the cache, without a GPU."""
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from gemmjit.arch import Arch, targets_for
-from gemmjit.build import CompiledKernel, build
-from gemmjit.cache import Key, current_layers
+from gemmjit.build import find_first
+from gemmjit.cache import current_layers, max_bytes
 from gemmjit.cli import choices
-from gemmjit.cli.output import add_json, print_json, print_table
-from gemmjit.errors import CacheError, CompileError
-from gemmjit.kernels import kernel as find_kernel
-from gemmjit.kernels.tile_list import TileListSpec
-from gemmjit.ops.toolkit import compile
+from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
+from gemmjit.cli.progress import progress
+from gemmjit.errors import ManifestError
+from gemmjit.manifest import KernelEntry, Manifest, Wanted, load, read_log, to_toml
+from gemmjit.prewarm import Outcome, environment, num_cpus, prewarm, shard
 
 __all__ = ["add_arguments", "run"]
 
-_SWITCH = "GEMMJIT_DISABLE_JIT"
-
-#: The kernel that builds tile lists: it has neither tile nor variant.
-TILE_LIST = "tile_list"
+_LOG_LINES = 20  # of the compiler's log of a kernel that failed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--kernel", required=True, help="name in the ladder, as in k1")
-    parser.add_argument("--arch", required=True, help="architectures, as in sm_90a,sm_100f")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--shapes", metavar="FILE", help="manifest of problems and kernels (TOML)")
+    source.add_argument("--kernel", help="one kernel: its name in the ladder, as in k1")
+    source.add_argument("--from-log", metavar="FILE", help="log of a run; - for standard input")
     parser.add_argument(
-        "--config", type=choices.json_object, default={}, help="fields of the tile that differ"
+        "--arch",
+        default="",
+        help="architectures, as in sm_90a,sm_100f, instead of those that the manifest names",
     )
     parser.add_argument(
-        "--variant", type=choices.json_object, default={}, help="fields of the variant that differ"
+        "--config", type=choices.json_object, help="with --kernel: fields of the tile that differ"
+    )
+    parser.add_argument(
+        "--variant",
+        type=choices.json_object,
+        help="with --kernel: fields of the variant that differ",
+    )
+    parser.add_argument("--jobs", type=_positive, help="processes (default: one a processor)")
+    parser.add_argument("--shard", type=_shard, metavar="I/N", help="part I of N, as in 1/4")
+    parser.add_argument("--cache-dir", metavar="DIR", help="instead of GEMMJIT_CACHE_DIR")
+    parser.add_argument("--dry-run", action="store_true", help="list the kernels, compile nothing")
+    parser.add_argument(
+        "--write", metavar="FILE", help="write the kernels as a manifest, compile nothing"
+    )
+    parser.add_argument(
+        "--allow-spills", action="store_true", help="do not fail if a shipped tile spills"
     )
     add_json(parser)
+    parser.set_defaults(wrong=parser.error)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compile for every architecture, and make sure that the cache has the results."""
-    archs = choices.arch_list(arguments.arch)
-    with _compiling_allowed():
-        if arguments.kernel == TILE_LIST:
-            built, shipped = [build(TileListSpec(targets_for(arch)[0])) for arch in archs], True
-        else:
-            kernel = find_kernel(arguments.kernel)
-            config = choices.tile(kernel, [arguments.config])
-            shipped = config in kernel.shipped_configs()
-            built = [compile(kernel.name, config, arch, **arguments.variant) for arch in archs]
-    rows = [_row(arch, one) for arch, one in zip(archs, built, strict=True)]
-    if arguments.json:
-        print_json({"kernels": rows})
-    else:
-        head = ("arch", "target", "kernel", "registers", "spills B", "ms", "from cache")
-        print_table(head, [list(row.values())[: len(head)] for row in rows])
-    for one in built:
-        if one.spills and shipped:
-            raise CompileError(
-                f"{one.entry} for {one.target}: expected no spills of a tile that is shipped; "
-                f"got {one.spills} bytes. Lower min_blocks_per_sm",
-                log=one.log,
-                source=one.source,
-            )
-    return 0
+    """Compile what is missing; return 1 if a kernel failed."""
+    _check(arguments)
+    with environment(arguments.cache_dir):
+        status = _work(arguments)
+    if arguments.cache_dir is None and arguments.write is None and not arguments.dry_run:
+        _warn_of_size()
+    return status
 
 
-@contextmanager
-def _compiling_allowed() -> Iterator[None]:
-    """Let this command compile even where the environment forbids everyone else to."""
-    kept = os.environ.pop(_SWITCH, None)
-    try:
-        yield
-    finally:
-        if kept is not None:
-            os.environ[_SWITCH] = kept
+def _work(arguments: argparse.Namespace) -> int:
+    manifest, unreadable = _manifest(arguments)
+    wanted = manifest.wanted(choices.arch_list(arguments.arch))
+    if arguments.shard is not None:
+        mine = shard((one.key for one in wanted), *arguments.shard)
+        wanted = [one for one in wanted if one.key in mine]
+    for line in unreadable:
+        print(f"{manifest.name}, line {line}: the command is not whole", file=sys.stderr)
+    if arguments.write is not None:
+        return _write(arguments, manifest, wanted, unreadable)
+    if arguments.dry_run:
+        return _list(arguments, wanted, unreadable)
+    return _prewarm(arguments, wanted, unreadable)
 
 
-def _row(arch: Arch, kernel: CompiledKernel) -> dict[str, Any]:
-    layers = current_layers()
-    key = Key(kernel.target.name, kernel.entry, kernel.identity)
-    if layers.find(key, kernel.nvrtc_version, any_version=True) is None:
-        raise CacheError(
-            f"{kernel.entry} for {kernel.target} was compiled, but none of the cache directories "
-            f"({layers.describe()}) could keep it. Choose one with GEMMJIT_CACHE_DIR"
+def _check(arguments: argparse.Namespace) -> None:
+    for option in ("config", "variant"):
+        if getattr(arguments, option) is not None and arguments.kernel is None:
+            arguments.wrong(f"argument --{option}: not allowed without --kernel")
+    if arguments.kernel is not None and not arguments.arch.strip(", "):
+        arguments.wrong("argument --kernel: expected --arch too, as in --arch sm_90a")
+    if arguments.from_log is not None and arguments.arch:
+        arguments.wrong(
+            "argument --arch: not allowed with --from-log, whose kernels were chosen for the "
+            "architecture of that run; for others write their problems into a manifest"
         )
-    return {
-        "arch": str(arch),
-        "target": str(kernel.target),
-        "entry": kernel.entry,
-        "registers": kernel.registers,
-        "spill_bytes": kernel.spills,
-        "compile_ms": round(kernel.seconds * 1e3, 1),
-        "from_cache": kernel.from_cache,
-        "nvrtc": kernel.nvrtc_version,
-        "identity": kernel.identity,
+
+
+def _manifest(arguments: argparse.Namespace) -> tuple[Manifest, list[int]]:
+    if arguments.shapes is not None:
+        return load(arguments.shapes), []
+    if arguments.from_log is not None:
+        name, text = _read(arguments.from_log)
+        return read_log(text, name)
+    config, variant = arguments.config or {}, arguments.variant or {}
+    entry = KernelEntry(kernel=arguments.kernel, config=config, variant=variant)
+    return Manifest(kernels=(entry,), name="command line"), []
+
+
+def _read(path: str) -> tuple[str, str]:
+    if path == "-":
+        return "standard input", sys.stdin.read()
+    try:
+        return path, Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ManifestError(
+            f"{path}: expected the log of a run; got {error.strerror}. Check the path"
+        ) from error
+
+
+def _write(
+    arguments: argparse.Namespace, manifest: Manifest, wanted: list[Wanted], unreadable: list[int]
+) -> int:
+    comment = f"from {Path(manifest.name).name}, by gemmjit prewarm"
+    text = to_toml((KernelEntry.of(one.spec) for one in wanted), comment)
+    try:
+        Path(arguments.write).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ManifestError(
+            f"--write: expected a file that can be written; got {arguments.write}: "
+            f"{error.strerror}. Choose another"
+        ) from error
+    if arguments.json:
+        print_json({"written": arguments.write, "kernels": len(wanted)})
+    else:
+        print(f"{len(wanted)} kernels written to {arguments.write}.")
+    return 1 if unreadable else 0
+
+
+def _list(arguments: argparse.Namespace, wanted: list[Wanted], unreadable: list[int]) -> int:
+    rows = [
+        {
+            "arch": str(one.arch),
+            "target": str(one.spec.target),
+            "entry": one.spec.entry,
+            "status": "missing" if find_first([one.spec]) is None else "present",
+            "identity": one.key.identity,
+        }
+        for one in wanted
+    ]
+    missing = sum(row["status"] == "missing" for row in rows)
+    if arguments.json:
+        print_json({"kernels": rows, "missing": missing, "unreadable_lines": unreadable})
+    else:
+        names = ("target", "entry", "status")
+        print_table(names, [[row[name] for name in names] for row in rows])
+        print(f"{len(rows)} kernels, {missing} to compile.")
+    return 1 if unreadable else 0
+
+
+def _prewarm(arguments: argparse.Namespace, wanted: list[Wanted], unreadable: list[int]) -> int:
+    started = time.monotonic()
+    with progress(len(wanted), "kernels") as step:
+        outcomes = prewarm(
+            [one.spec for one in wanted],
+            jobs=arguments.jobs or num_cpus(),
+            report=lambda outcome: step(f"{outcome.spec.name} for {outcome.spec.target}"),
+        )
+    seconds = time.monotonic() - started
+    rows = [_row(one, done) for one, done in zip(wanted, outcomes, strict=True)]
+    if not arguments.allow_spills:
+        for one, row in zip(wanted, rows, strict=True):
+            if row["spill_bytes"] and one.is_shipped:
+                row["error"] = (
+                    f"{row['entry']} for {row['target']}: expected no spills of a tile that is "
+                    f"shipped; got {row['spill_bytes']} bytes. Lower min_blocks_per_sm, or accept "
+                    "them with --allow-spills"
+                )
+    failed = [row for row in rows if row["error"]]
+    total = {
+        "compiled": sum(done.status == "compiled" for done in outcomes),
+        "present": sum(done.status == "present" for done in outcomes),
+        "failed": len(failed),
+        "unreadable_lines": unreadable,
+        "seconds": round(seconds, 2),
     }
+    if arguments.json:
+        print_json({"kernels": rows, **total})
+    else:
+        _print(rows, total)
+    for row in failed:
+        _complain(row)
+    return 1 if failed or unreadable else 0
+
+
+def _row(one: Wanted, done: Outcome) -> dict[str, Any]:
+    return {
+        "arch": str(one.arch),
+        "target": str(one.spec.target),
+        "entry": one.spec.entry,
+        "registers": done.registers,
+        "spill_bytes": done.spills,
+        "compile_ms": round(done.seconds * 1e3, 1),
+        "status": done.status,
+        "from_cache": done.status == "present",
+        "nvrtc": done.nvrtc_version,
+        "identity": one.key.identity,
+        "error": done.error,
+        "log": done.log,
+    }
+
+
+def _print(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> None:
+    head = ("target", "kernel", "registers", "spills B", "ms", "status")
+    names = ("target", "entry", "registers", "spill_bytes", "compile_ms", "status")
+    print_table(head, [[row[name] for name in names] for row in rows])
+    print(
+        f"{len(rows)} kernels in {total['seconds']:.1f} s: {total['compiled']} compiled, "
+        f"{total['present']} there already, {total['failed']} failed."
+    )
+
+
+def _complain(row: dict[str, Any]) -> None:
+    print(f"gemmjit prewarm: {row['error']}", file=sys.stderr)
+    lines = [line for line in row["log"].splitlines() if line.strip() and line not in row["error"]]
+    for line in lines[:_LOG_LINES]:
+        print(f"  {line}", file=sys.stderr)
+
+
+def _warn_of_size() -> None:
+    user = current_layers().user
+    if user is not None and user.size() > max_bytes():
+        print(
+            f"gemmjit prewarm: {user.root} holds {bytes_text(user.size())}, more than "
+            f"{bytes_text(max_bytes())}; a run that compiles there removes the oldest. Raise "
+            "GEMMJIT_CACHE_MAX_SIZE, or name the directory in GEMMJIT_CACHE_PATH",
+            file=sys.stderr,
+        )
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on; got {text!r}")
+    return number
+
+
+def _shard(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= index <= count:
+        raise argparse.ArgumentTypeError(
+            f"expected part and number of parts, as in 1/4, counted from 1; got {text!r}"
+        )
+    return index, count

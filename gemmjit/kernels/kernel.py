@@ -120,6 +120,9 @@ class Kernel(ABC):
         """The first of the shipped configs."""
         return self.shipped_configs()[0]
 
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return _registered, (self.name,)
+
     def variables(self, config: Config, variant: Variant, entry: str) -> dict[str, object]:
         """Return every variable of the template."""
         return {
@@ -147,6 +150,13 @@ class Kernel(ABC):
 def tma_stride(stride: int, extent: int, dense: int) -> int:
     """Return a stride in elements; that of a dimension of length 1 is any that TMA takes."""
     return stride if extent > 1 else -(-dense // 8) * 8
+
+
+def _registered(name: str) -> Kernel:
+    """Return the one kernel of a name, for pickles."""
+    from gemmjit.kernels.registry import KERNELS
+
+    return KERNELS[name]
 
 
 def _cpp(value: bool) -> str:

@@ -15,11 +15,14 @@ from gemmjit.dtypes import F32
 from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
 
-__all__ = ["choose"]
+__all__ = ["TILE_HEIGHTS", "choose"]
 
 _log = logging.getLogger("gemmjit.selection")
 
 _FIRST_WITH_TMA = 90
+
+#: Mean rows of a group up to which a lower tile than the tallest, 128, is taken.
+TILE_HEIGHTS = (32, 64)
 
 # Best of k1's tiles on an H200 (2026-11-29; E=64, K=1024, N=2688): at 256 rows a group 398 us for
 # block_m 128 with four stages, against 412 us with two; at 32 rows a group 117 us for block_m 32
@@ -109,4 +112,4 @@ def _block_m(problem: Problem) -> int:
         rows = problem.m
     else:
         rows = -(-problem.rows // max(problem.num_groups, 1))
-    return next((block for block in (32, 64) if rows <= block), 128)
+    return next((block for block in TILE_HEIGHTS if rows <= block), 128)

@@ -83,16 +83,14 @@ def test_prewarm_fails_where_nothing_can_be_kept(monkeypatch, tmp_path, capsys):
 
 
 def test_prewarm_refuses_a_shipped_tile_that_spills(monkeypatch, capsys):
-    from gemmjit.cli import prewarm
-
     tight = gemmjit.Sm80MmaConfig(block_m=128, min_blocks_per_sm=4)
     argv = ["prewarm", "--kernel", "k1", "--arch", "sm_90a", "--config", '{"min_blocks_per_sm":4}']
     (row,) = run_json(capsys, *argv)["kernels"]  # one's own tile: reported, not refused
     assert row["spill_bytes"] > 0
-    kernel = prewarm.find_kernel("k1")
-    monkeypatch.setattr(type(kernel), "shipped_configs", lambda self: (tight,))
+    monkeypatch.setattr(type(KERNELS["k1"]), "shipped_configs", lambda self: (tight,))
     assert cli.main(argv) == 1
     assert "expected no spills" in capsys.readouterr().err
+    assert cli.main([*argv, "--allow-spills"]) == 0
 
 
 def test_cache_looks_after_its_directory(empty_cache, capsys):

@@ -1,0 +1,81 @@
+"""Everything that the default choice may pick for calls of which not every size is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from gemmjit.arch import Arch
+from gemmjit.config import Config
+from gemmjit.constraints import variant_for
+from gemmjit.kernels import Kernel
+from gemmjit.problem import Problem
+from gemmjit.selection.heuristic import TILE_HEIGHTS, choose
+from gemmjit.variant import Variant
+
+__all__ = ["ANY_ROWS", "Choice", "every_choice", "sample_sizes"]
+
+#: Rows of a call when nothing is known; more change no choice.
+ANY_ROWS = (1, 2**20)
+
+
+class Choice(NamedTuple):
+    """A kernel with its tile, and the variant that a call needs of it."""
+
+    kernel: Kernel
+    config: Config
+    variant: Variant
+
+
+def sample_sizes(num_groups: int | None, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield groups and rows of calls between which the default choice can change.
+
+    Parameters
+    ----------
+    num_groups : int or None
+        Groups of every call, or None if any number may come.
+    rows : tuple of int
+        Smallest and largest number of rows of a call.
+
+    Notes
+    -----
+    The choice changes with the mean rows of a group, where a taller tile fills; and with a
+    dimension of length 1, whose stride says nothing.
+    """
+    low, high = max(rows[0], 1), max(rows[1], 1)
+    means = [1, *(mean for height in TILE_HEIGHTS for mean in (height, height + 1))]
+    if num_groups is not None:
+        groups = {max(num_groups, 1)}
+    else:
+        groups = {1, 2} | {-(-bound // mean) for bound in (low, high) for mean in means}
+    for count in sorted(groups):
+        for size in sorted({low, high, *(count * mean for mean in means)}):
+            if low <= size <= high:
+                yield count, size
+
+
+def every_choice(
+    describe: Callable[[int, int], Problem],
+    arch: Arch,
+    *,
+    num_groups: int | None = None,
+    rows: tuple[int, int] = ANY_ROWS,
+) -> list[Choice]:
+    """Return every kernel, tile and variant that calls of one kind may need on a device.
+
+    Parameters
+    ----------
+    describe : callable
+        Returns the problem of a call with a number of groups and of rows.
+    arch : Arch
+        The device's architecture.
+    num_groups, rows
+        As for `sample_sizes`.
+    """
+    found: dict[Choice, None] = {}
+    for sizes in sample_sizes(num_groups, rows):
+        problem = describe(*sizes)
+        if not problem.is_empty:
+            kernel, config = choose(problem, arch)
+            found[Choice(kernel, config, variant_for(problem, kernel, config))] = None
+    return list(found)
