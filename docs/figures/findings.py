@@ -48,7 +48,7 @@ class Finding:
 
 FINDINGS = (
     Finding(
-        "tensor cores, at once an order of magnitude (k1/128 over k0)",
+        "tensor cores: k1/128 over k0",
         "21.4 to 224.2, 10.5x",
         EVEN,
         lambda record, state: ("k1/128", "k0"),
@@ -259,9 +259,9 @@ def _eta_reason(record: Record) -> str:
         f"{100 * worst[0]:+.1f} points (`{worst[1]}`). "
     )
     text += (
-        "eta counts rows and nothing else. It predicts too much where a rung does not compute "
-        "all of a partial tile (k3 leaves out blocks of 64 rows that are empty) or leaves a "
-        "short tile sooner; too little where small groups add what rows do not show: a slice of "
-        "weights is read for few rows, and the last tiles of a launch do not fill the card."
+        "eta counts rows and nothing else. It predicts too much where a rung does not compute all "
+        "of a partial tile (k3 leaves out blocks of 64 rows that are empty), and where the large "
+        "groups of a skewed routing keep their weights in the cache; too little where small "
+        "groups read a slice of weights for few rows, and where the last tiles leave it idle."
     )
     return text

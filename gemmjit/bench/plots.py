@@ -16,6 +16,7 @@ __all__ = ["plot_grouped", "plot_ladder", "plot_scheduling"]
 _SCHEDULES = ("persistent", "bounded", "compact")
 
 _COLOURS = ("#3b6ea8", "#c8553d", "#6a994e", "#8e6c8a", "#d9a441", "#7f8c8d", "#2a9d8f", "#b56576")
+_MARKERS = "os^D"  # for more things than colours
 
 
 def plot_grouped(record: Mapping[str, Any], directory: Path) -> list[Path]:
@@ -164,20 +165,22 @@ def _skew_loss(
     record: Mapping[str, Any], found: Mapping[str, Any], state: str, directory: Path
 ) -> Path:
     plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(5.0, 4.6))
+    figure, axes = plt.subplots(figsize=(6.6, 4.6))
     losses = [row for row in found["skew"] if row["predicted_loss"] is not None]
     highest = 5.0
     for i, row in enumerate(losses):
         x, y = 100 * row["predicted_loss"], 100 * row["measured_loss"]["median"]
         highest = max(highest, x, y)
-        axes.plot(x, y, "o", color=_COLOURS[i % len(_COLOURS)], label=row["rung"])
+        marker = _MARKERS[i // len(_COLOURS) % len(_MARKERS)]
+        axes.plot(x, y, marker, color=_COLOURS[i % len(_COLOURS)], label=row["rung"])
     axes.plot([0, highest], [0, highest], color="black", linewidth=0.8)
     for shift in (-4, 4):
         axes.plot([0, highest], [shift, highest + shift], color="grey", linewidth=0.6, ls=":")
     axes.set_xlabel("loss predicted from eta, %")
     axes.set_ylabel("loss measured, %")
     axes.set_title(f"Throughput lost to skew, {state}; dotted: four points")
-    _legend(axes)
+    if losses:
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return _save(figure, axes, record, directory / f"ladder_skew_{state}.png")
 
 

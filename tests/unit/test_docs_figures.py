@@ -385,7 +385,7 @@ def test_schedules_are_compared_with_the_walk(results):
     rows = [r.split("|") for r in block("scheduling-table", results).splitlines() if "k1 `" in r]
     assert len(rows) == 8  # four cases, two states
     assert all(float(row[5].split()[0]) == pytest.approx(1.5, abs=0.01) for row in rows[:4])
-    assert all(row[8].strip() != "bounded" for row in rows[:4])
+    assert all(row[8].strip() == "persistent, compact" for row in rows[:4])
     roomy = block("scheduling-capacity", results).splitlines()
     cells = next(line for line in roomy if line.startswith("| 4 |")).split("|")
     assert float(cells[5].split()[0]) == pytest.approx(2.0, abs=0.02)
