@@ -37,6 +37,7 @@ class K3(Kernel):
     out_dtypes: ClassVar = (BF16, F16, F32)
     forms: ClassVar[tuple[Form, ...]] = ("ragged_m", "ragged_k")
     loads_by_tma: ClassVar = True
+    persistent: ClassVar = True
 
     def vector_elements(self, dtype: DType) -> int:
         """Return the elements of 16 bytes, the grid of TMA."""

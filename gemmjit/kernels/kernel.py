@@ -59,6 +59,8 @@ class Kernel(ABC):
         Element types that it takes and makes.
     forms : tuple of str
         Forms that it has.
+    persistent : bool
+        Whether its blocks gain from several tiles each, so that as many are launched as fit.
     loads_by_tma : bool
         Whether operands come through TensorMaps, which asks more of their strides.
     emulated_flops : int
@@ -78,6 +80,7 @@ class Kernel(ABC):
     out_dtypes: ClassVar[tuple[DType, ...]]
     forms: ClassVar[tuple[Form, ...]] = ("ragged_m", "ragged_k")
     loads_by_tma: ClassVar[bool] = False
+    persistent: ClassVar[bool] = False
     emulated_flops: ClassVar[int] = 2_000_000_000
     proved_on: ClassVar[tuple[int, ...]] = (90,)
 

@@ -68,21 +68,23 @@ def plan_ladder(
     if group_sizes is not None and (problem.form == "ragged_k" or problem.schedule == "scan"):
         ends = np.cumsum(group_sizes).astype(np.int32)
         workspaces = (Workspace("ends", nbytes=ends.nbytes, contents=ends),)
+    persistent = spec.kernel.persistent
     if problem.form == "ragged_k":
-        grid = _ragged_k_tiles(problem, config)
+        num_tiles = _ragged_k_tiles(problem, config)
     elif problem.schedule == "list":
         assert group_sizes is not None
         tiles = _tiles(problem, group_sizes, config)
-        grid = len(tiles)
+        num_tiles = len(tiles)
         workspaces = (Workspace("tiles", nbytes=tiles.nbytes, contents=tiles),)
     else:
         row_tiles = max_row_tiles(problem.rows, problem.num_groups + 1, config.block_m)
-        grid = row_tiles * -(-problem.n // config.block_n)
+        num_tiles = row_tiles * -(-problem.n // config.block_n)
+        persistent = config.schedule != "bounded"
         if spec.variant.schedule == "compact":
-            workspaces += (Workspace("tiles", nbytes=_TILE_BYTES * (grid + 1)),)
+            workspaces += (Workspace("tiles", nbytes=_TILE_BYTES * (num_tiles + 1)),)
             before = (_list_launch(problem, spec, workspaces, row_tiles, offs_is_int64),)
-        if config.schedule != "bounded":
-            grid = min(grid, resident_blocks)
+    # Blocks of a kernel that is made to run on take their turns at an exact list too.
+    grid = min(num_tiles, resident_blocks) if persistent else num_tiles
     if grid > _MAX_GRID_X:
         raise InvalidProblemError(
             f"grid: expected at most {_MAX_GRID_X} tiles; got {grid}. Split the call by groups"
@@ -95,7 +97,7 @@ def plan_ladder(
         grid=(grid, 1, 1),
         block=(kernel.threads, 1, 1),
         smem_bytes=kernel.smem_bytes,
-        arguments=(*maps, _arguments(problem, workspaces, grid, offs_is_int64)),
+        arguments=(*maps, _arguments(problem, workspaces, num_tiles, offs_is_int64)),
         after=tuple(Edge(i) for i in range(len(before))),
     )
     return Plan(launches=(*before, launch), workspaces=workspaces)
