@@ -6,9 +6,22 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from gemmjit.cache import Layers, Store, Stored, current_layers, max_bytes, parse_size
+from gemmjit.cache import (
+    Archive,
+    DamagedEntryError,
+    Entry,
+    Layers,
+    Store,
+    Stored,
+    current_layers,
+    max_bytes,
+    parse_size,
+    write_archive,
+)
+from gemmjit.cli import choices
 from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
 from gemmjit.errors import CacheError
 
@@ -28,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             )
         if name == "verify":
             action.add_argument("--remove", action="store_true", help="remove what is damaged")
+        if name in ("export", "import"):
+            action.add_argument("file", metavar="FILE", help="the one file")
+            action.add_argument("--cache-dir", metavar="DIR", help="instead of GEMMJIT_CACHE_DIR")
+        if name == "export":
+            action.add_argument("--target", default="", help="only these, as in sm_90a,sm_100f")
+        if name == "import":
+            action.add_argument("--sha256", metavar="HEX", help="refuse a file that has another")
         if name == "clear":
             action.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -49,8 +69,8 @@ def _stores(layers: Layers) -> list[Store]:
     return [*([layers.user] if layers.user is not None else []), *layers.shared]
 
 
-def _user() -> Store:
-    user = current_layers().user
+def _user(layers: Layers | None = None) -> Store:
+    user = (layers or current_layers()).user
     if user is None:
         raise CacheError(
             "cache: expected a directory to look after; there is none. "
@@ -153,6 +173,66 @@ def _confirmed(store: Store, found: list[Stored]) -> bool:
     return input(question).strip().lower() in ("y", "yes")
 
 
+def _export(arguments: argparse.Namespace) -> int:
+    targets = {arch.name for arch in choices.arch_list(arguments.target)}
+    found: dict[tuple[str, str, str], Entry] = {}
+    damaged = []
+    for store in _stores(_layers(arguments)):
+        for stored in _sorted(store) if store.usable() else []:
+            place = (stored.target, stored.folder, stored.nvrtc_version)
+            if place in found or (targets and stored.target not in targets):
+                continue
+            try:
+                found[place] = store.read(stored)
+            except DamagedEntryError as error:
+                damaged.append(stored)
+                print(f"gemmjit cache: {stored.path} is left out: {error}", file=sys.stderr)
+    if not found:
+        raise CacheError(
+            "cache: expected kernels to export; got none. Compile some with gemmjit prewarm"
+        )
+    count, digest = write_archive(Path(arguments.file), found.values())
+    num_bytes = Path(arguments.file).stat().st_size
+    if arguments.json:
+        told = {"file": arguments.file, "entries": count, "num_bytes": num_bytes, "sha256": digest}
+        print_json({**told, "damaged": [_row(one) for one in damaged]})
+    else:
+        print(f"{count} kernels in {arguments.file} ({bytes_text(num_bytes)}), SHA-256 {digest}")
+    return 1 if damaged else 0
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    archive = Archive(Path(arguments.file))
+    if arguments.sha256 is not None:
+        archive.check_digest(arguments.sha256)
+    user = _user(_layers(arguments))
+    for _ in archive.entries():  # all of it is sound, or none of it is taken
+        pass
+    before = {(one.target, one.folder, one.nvrtc_version) for one in user.entries()}
+    new = known = 0
+    for entry in archive.entries():
+        if (entry.target, entry.key.folder, entry.nvrtc_version) in before:
+            known += 1
+        elif user.publish(entry):
+            new += 1
+        else:
+            raise CacheError(
+                f"cache: expected a directory that can be written; got {user.root}, which keeps "
+                f"{new} of the kernels. Make room, or choose another with --cache-dir"
+            )
+    if arguments.json:
+        print_json({"directory": str(user.root), "new": new, "present": known})
+    else:
+        print(f"{new} kernels brought into {user.root}, {known} were there already.")
+    return 0
+
+
+def _layers(arguments: argparse.Namespace) -> Layers:
+    if arguments.cache_dir is None:
+        return current_layers()
+    return Layers(Store(Path(arguments.cache_dir).expanduser().absolute()))
+
+
 def _sorted(store: Store) -> list[Stored]:
     return sorted(store.entries(), key=lambda one: (one.target, one.folder, one.nvrtc_version))
 
@@ -180,5 +260,7 @@ _ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "ls": (_ls, "list every kernel"),
     "verify": (_verify, "check every byte; exit 1 if something is damaged"),
     "prune": (_prune, "remove what was not used for longest, down to the limit"),
+    "export": (_export, "write every kernel of the directories into one file"),
+    "import": (_import, "bring the kernels of such a file into the user's directory"),
     "clear": (_clear, "remove every kernel from the user's directory"),
 }

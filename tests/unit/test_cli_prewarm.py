@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from command_line import run_json
 import gemmjit
 from gemmjit import build, cli
 from gemmjit.arch import Arch
-from gemmjit.cache import stats
+from gemmjit.cache import Store, stats
 from gemmjit.errors import MissingKernelError
 
 CHECKOUT = os.path.dirname(os.path.dirname(gemmjit.__file__))
@@ -125,6 +126,40 @@ def test_a_directory_of_its_own_is_complete(empty_cache, shapes, tmp_path, monke
     assert run_json(capsys, *argv)["present"] == 1  # a layer has it
     assert os.environ["GEMMJIT_CACHE_PATH"] == str(empty_cache)
     assert os.environ["GEMMJIT_CACHE_DIR"] == str(tmp_path / "user")
+
+
+def test_a_layer_that_is_only_read_serves_whatever_nvrtc_made_it_and_never_changes(
+    empty_cache, shapes, tmp_path, monkeypatch, capsys
+):
+    """As in an image, a wheel, or on a shared file system."""
+    ship = tmp_path / "ship"
+    run_json(capsys, "prewarm", "--shapes", shapes, "--cache-dir", str(ship), "--jobs", "1")
+    store = Store(ship)
+    for stored in list(store.entries()):  # let an older compiler have made them
+        entry = store.read(stored)
+        assert store.remove(stored)
+        assert store.publish(replace(entry, nvrtc_version="13.0.48"))
+
+    def snapshot():
+        paths = sorted(ship.rglob("*"))
+        return [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths]
+
+    for path in [ship, *ship.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = snapshot()
+    monkeypatch.setenv("GEMMJIT_CACHE_PATH", str(ship))
+    told = run_json(capsys, "prewarm", "--shapes", shapes)
+    assert (told["present"], told["compiled"]) == (6, 0)
+    monkeypatch.setenv("GEMMJIT_DISABLE_JIT", "1")
+    monkeypatch.setenv("GEMMJIT_EXECUTOR", "emulator")
+    monkeypatch.setenv("GEMMJIT_ARCH", "sm_89")
+    build.clear_memory()
+    a, b = np.ones((7, 32), np.float32), np.ones((2, 32, 24), np.float32)
+    assert (gemmjit.grouped_mm(a, b, offs=[3, 7]) == 32).all()
+    assert snapshot() == before
+    assert not empty_cache.exists()
+    for path in [ship, *ship.rglob("*")]:
+        path.chmod(0o755)
 
 
 def test_nothing_is_evicted_meanwhile_and_the_size_is_told(

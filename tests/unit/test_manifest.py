@@ -293,3 +293,22 @@ def test_a_log_of_nothing():
 def test_an_unknown_architecture_is_named():
     with pytest.raises(UnsupportedArchError, match="sm_12"):
         Manifest(kernels=(KernelEntry(kernel="k0"),)).wanted([Arch.parse("sm_12")])
+
+
+# The documentation
+
+
+def test_the_manifest_of_the_documentation_is_one():
+    import re
+    from pathlib import Path
+
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "prewarm.md"
+    text = page.read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    wanted = parse(example).wanted()
+    assert {str(one.spec.target) for one in wanted} == {"sm_80", "sm_90a", "sm_100f", "sm_120f"}
+    assert {one.spec.variant.form for one in wanted} == {"ragged_m", "ragged_k"}
+    table = text.split("| key of a problem |")[1].split("\n\n")[0]
+    told = set(re.findall(r"`([a-z_]+)`", "".join(row.split("|")[1] for row in
+                                                  table.splitlines()[2:])))  # fmt: skip
+    assert told == set(ProblemEntry.__dataclass_fields__)
