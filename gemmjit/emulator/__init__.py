@@ -13,8 +13,12 @@ warp, barriers        shuffles and votes; bar and barrier.cluster
 mbarrier              mbarrier objects; :mod:`instructions_mbarrier`
 async_engine          when asynchronous work completes
 copy_async, copy_bulk cp.async; cp.async.bulk.  :mod:`tma`: tensor copies
-mma, wgmma            matrix products; :mod:`fragments`, :mod:`matrix_descriptor`
-races                 proxy fences, in-flight work, visibility of barriers
+mma, wgmma, wmma      matrix products; :mod:`fragments`, :mod:`matrix_descriptor`
+races                 proxy fences; :mod:`flights`: asynchronous work on shared memory;
+                      :mod:`visibility`: barriers used before a visible init
+dependencies          order between launches, griddepcontrol
+modifiers             which modifiers are known; anything else is refused
+trace                 a timeline for Perfetto
 executor              :func:`emulate`, the interface; :mod:`settings`: for NumPy calls
 trace                 timelines; :mod:`chrome_trace`: as a file for Perfetto
 ====================  ===============================================================
