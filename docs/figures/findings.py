@@ -260,8 +260,9 @@ def _eta_reason(record: Record) -> str:
     )
     text += (
         "eta counts rows and nothing else. It predicts too much where a rung does not compute all "
-        "of a partial tile (k3 leaves out blocks of 64 rows that are empty), and where the large "
-        "groups of a skewed routing keep their weights in the cache; too little where small "
-        "groups read a slice of weights for few rows, and where the last tiles leave it idle."
+        "of a partial tile (k3 leaves out blocks of 64 rows that are empty), where padding is "
+        "zeros, which draw less power (k1), and where the large groups of a skewed routing find "
+        "their weights in the cache; too little where small groups read a slice of weights for "
+        "few rows, and where the last tiles leave multiprocessors idle."
     )
     return text
