@@ -26,7 +26,10 @@ def table(results: Results) -> str:
         return missing("counters") + " `gemmjit bench profile --print-ncu` prints the command."
     names = _rungs_by_entry(results.get("ladder"))
     by_kernel: dict[str, list[Record]] = {}
-    for launch in record["launches"]:
+    counted = [
+        one for one in record["launches"] if any(one.get(f) is not None for f, *_ in _FIELDS)
+    ]
+    for launch in counted:
         by_kernel.setdefault(str(launch["kernel"]).split("(")[0], []).append(launch)
     rows = []
     for kernel, launches in by_kernel.items():

@@ -130,7 +130,8 @@ def simulated(tmp_path_factory):
             "kind": "counters",
             "launches": [
                 {"kernel": entry["details"]["entry"], "issue_rate": 0.4567, "instructions": 2.5e6}
-                | {"stalls": {"barrier": 3.21, "wait": 1.0}}
+                | {"stalls": {"barrier": 3.21, "wait": 1.0}},
+                {"kernel": "Kernel Name", "stalls": {}},  # the head of a second table
             ],
         }
         return json.loads(json.dumps(results))
@@ -374,6 +375,7 @@ def test_counters_are_shown_by_rung(results):
     text = block("ladder-counters", results)
     assert "| k1/64 | 0.46 | - | - | - | - | 2.5 | barrier 3.2, wait 1.0 |" in text
     assert "the workload is not recorded" in text
+    assert "Kernel Name" not in text
 
 
 def test_schedules_are_compared_with_the_walk(results):
