@@ -72,14 +72,20 @@ class Config:
             config = cls(**values)  # type: ignore[arg-type]
         except TypeError as error:
             raise InvalidConfigError(f"config: {error}") from None
-        for name, field in known.items():
-            value = getattr(config, name)
+        wrong = config.wrong_types()
+        if wrong:
+            raise InvalidConfigError("config: " + "; ".join(wrong))
+        return config
+
+    def wrong_types(self) -> list[str]:
+        """Return a reason for each field that holds a value of another type than declared."""
+        reasons = []
+        for field in fields(self):
+            value = getattr(self, field.name)
             expected = {"int": int, "bool": bool}.get(str(field.type), str)
             if type(value) is not expected:
-                raise InvalidConfigError(
-                    f"config: {name} must be {expected.__name__}; got {value!r}"
-                )
-        return config
+                reasons.append(f"{field.name} must be {expected.__name__}; got {value!r}")
+        return reasons
 
     def __str__(self) -> str:
         return f"{self.block_m}x{self.block_n}x{self.block_k}"

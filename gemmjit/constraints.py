@@ -22,6 +22,7 @@ from gemmjit.kernels import Kernel, Variant
 from gemmjit.problem import Problem
 from gemmjit.tensormap import violations as tensor_map_violations
 from gemmjit.variant import Schedule
+from gemmjit.variant_rules import variant_reasons
 
 __all__ = ["map_violations", "require", "variant_for", "violations"]
 
@@ -51,7 +52,9 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
             f"config: {kernel.name} takes a {kernel.config_type.__name__}; "
             f"got a {type(config).__name__}"
         ]
-    reasons = []
+    reasons = config.wrong_types() + variant.wrong_values()
+    if reasons:  # what follows computes with them
+        return reasons
     if arch.number < kernel.min_arch.number:
         reasons.append(
             f"arch: {kernel.name} ({kernel.title}) needs {kernel.min_arch} or newer; got {arch}"
@@ -69,7 +72,7 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
         if dtype not in allowed:
             names = ", ".join(d.name for d in allowed)
             reasons.append(f"{name}: {kernel.name} takes {names}; got {dtype}")
-    reasons += _operands(kernel, variant)
+    reasons += variant_reasons(kernel, variant)
     if config.specialize not in ("", "nk"):
         reasons.append(f"specialize: expected '' or 'nk'; got {config.specialize!r}")
     if config.schedule not in get_args(DeviceSchedule):
@@ -195,30 +198,6 @@ def _is_k_major(stride_mn: int, stride_k: int) -> bool:
     if stride_k == 1 or stride_mn == 1:
         return stride_k == 1
     return abs(stride_k) <= abs(stride_mn)
-
-
-def _operands(kernel: Kernel, variant: Variant) -> list[str]:
-    """Return what a kernel that loads through TMA misses in the operands."""
-    if not kernel.loads_by_tma:
-        return []
-    reasons = []
-    if variant.form not in kernel.forms:
-        reasons.append(f"form: {kernel.name} has {', '.join(kernel.forms)}; got {variant.form}")
-    if variant.a_k_major != (variant.form == "ragged_m"):
-        reasons.append(
-            f"mat_a: {kernel.name} loads it with the ragged dimension outside; got it contiguous"
-        )
-    if variant.form == "ragged_k" and variant.b_k_major:
-        reasons.append(
-            f"mat_b: {kernel.name} loads it with the ragged dimension outside; got it contiguous"
-        )
-    for name in ("a", "b"):
-        if not getattr(variant, f"{name}_vector"):
-            reasons.append(
-                f"mat_{name}: {kernel.name} loads it by TMA, which needs one contiguous dimension, "
-                "and pointer and strides in multiples of 16 bytes"
-            )
-    return reasons
 
 
 def _simt(config: Config) -> list[str]:

@@ -9,7 +9,10 @@ from typing import Any, Literal, get_args
 from gemmjit.dtypes import BF16, DType, dtype_of
 from gemmjit.errors import InvalidConfigError
 
-__all__ = ["Epilogue", "Form", "Schedule", "Variant"]
+__all__ = ["MAX_SHAPE", "Epilogue", "Form", "Schedule", "Variant"]
+
+#: Largest extent of an operand: kernels count in 32 bits, and round up to whole tiles.
+MAX_SHAPE = 2**31 - 1024
 
 Form = Literal["ragged_m", "ragged_k"]
 Schedule = Literal["list", "scan", "compact"]
@@ -89,18 +92,29 @@ class Variant:
             if name in given:
                 given[name] = dtype_of(given[name])
         variant = cls(**given)
-        for name, allowed in _CHOICES.items():
-            if getattr(variant, name) not in allowed:
-                raise InvalidConfigError(
-                    f"variant: {name} must be one of {', '.join(map(str, allowed))}; "
-                    f"got {getattr(variant, name)!r}"
-                )
-        for name in ("shape_n", "shape_k"):
-            if type(getattr(variant, name)) is not int or getattr(variant, name) < 0:
-                raise InvalidConfigError(
-                    f"variant: {name} must be a whole number >= 0; got {getattr(variant, name)!r}"
-                )
+        wrong = variant.wrong_values()
+        if wrong:
+            raise InvalidConfigError("variant: " + "; ".join(wrong))
         return variant
+
+    def wrong_values(self) -> list[str]:
+        """Return a reason for each field whose value is not one of those that there are."""
+        reasons = []
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed or type(value) is not type(allowed[0]):
+                names = ", ".join(map(str, allowed))
+                reasons.append(f"{name} must be one of {names}; got {value!r}")
+        for name in ("in_dtype", "out_dtype"):
+            if not isinstance(getattr(self, name), DType):
+                reasons.append(f"{name} must be an element type; got {getattr(self, name)!r}")
+        for name in ("shape_n", "shape_k"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value <= MAX_SHAPE:
+                reasons.append(
+                    f"{name} must be a whole number from 0 to {MAX_SHAPE}; got {value!r}"
+                )
+        return reasons
 
     def __str__(self) -> str:
         a = ("k" if self.a_k_major else "m") + ("" if self.a_vector else "1")

@@ -37,6 +37,7 @@ class K3(Kernel):
     out_dtypes: ClassVar = (BF16, F16, F32)
     forms: ClassVar[tuple[Form, ...]] = ("ragged_m", "ragged_k")
     loads_by_tma: ClassVar = True
+    trait_names: ClassVar = ("a_blocked", "b_blocked", "d_by_tma")
     persistent: ClassVar = True
 
     def vector_elements(self, dtype: DType) -> int:

@@ -63,6 +63,8 @@ class Kernel(ABC):
         Whether its blocks gain from several tiles each, so that as many are launched as fit.
     loads_by_tma : bool
         Whether operands come through TensorMaps, which asks more of their strides.
+    trait_names : tuple of str
+        Fields of the variant that `traits` derives from a problem.
     emulated_flops : int
         Largest problem that the emulator runs by default on NumPy arrays: a few seconds' work.
     proved_on : tuple of int
@@ -81,6 +83,7 @@ class Kernel(ABC):
     forms: ClassVar[tuple[Form, ...]] = ("ragged_m", "ragged_k")
     loads_by_tma: ClassVar[bool] = False
     persistent: ClassVar[bool] = False
+    trait_names: ClassVar[tuple[str, ...]] = ()
     emulated_flops: ClassVar[int] = 2_000_000_000
     proved_on: ClassVar[tuple[int, ...]] = (90,)
 

@@ -14,7 +14,7 @@ from gemmjit.errors import GemmjitError, InvalidDtypeError, ManifestError, Unsup
 from gemmjit.kernels import kernel as find_kernel
 from gemmjit.manifest.entries import TILE_LIST, KernelEntry, Manifest, ProblemEntry
 from gemmjit.selection import ANY_ROWS
-from gemmjit.variant import Epilogue, Form
+from gemmjit.variant import MAX_SHAPE, Epilogue, Form
 
 __all__ = ["VERSION", "load", "parse"]
 
@@ -22,7 +22,6 @@ __all__ = ["VERSION", "load", "parse"]
 VERSION = 1
 
 _OFFSETS = ("device", "host")
-_MAX_SIZE = 2**31 - 1024  # as of the operator
 _TOP = ("version", "targets", "problems", "kernels")
 _PROBLEM = tuple(f for f in ProblemEntry.__dataclass_fields__)
 _KERNEL = tuple(f for f in KernelEntry.__dataclass_fields__)
@@ -164,8 +163,8 @@ def _wrong(where: str, expected: str, got: object, mend: str) -> ManifestError:
 
 
 def _size(where: str, value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= _MAX_SIZE:
-        raise _wrong(where, f"a whole number from 1 to {_MAX_SIZE}", value, "Correct it")
+    if type(value) is not int or not 1 <= value <= MAX_SHAPE:
+        raise _wrong(where, f"a whole number from 1 to {MAX_SHAPE}", value, "Correct it")
     return value
 
 

@@ -120,6 +120,9 @@ def spec_with(problem: Problem, kernel: LadderKernel) -> KernelSpec:
             reasons.append(
                 f"{name}_k_major {getattr(have, f'{name}_k_major')}, mat_{name} lies otherwise"
             )
+    for name in spec.kernel.trait_names:
+        if getattr(have, name) and not getattr(need, name):
+            reasons.append(f"{name} True, which the arrays do not allow")
     if have.d_paired and not need.d_paired:
         reasons.append("d_paired True, out is not aligned or contiguous enough")
     for name, size in (("shape_n", problem.n), ("shape_k", problem.k)):

@@ -12,13 +12,12 @@ from gemmjit.dtypes import BF16, F16, F32, I32, I64, DType, dtype_of
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.offsets import to_host, validate
 from gemmjit.problem import Problem, Strides, pointer_alignment
-from gemmjit.variant import Form
+from gemmjit.variant import MAX_SHAPE, Form
 
 __all__ = ["check_out", "form_of", "host_group_sizes", "problem_of", "result_shape"]
 
 _OPERAND_DTYPES = (BF16, F16, F32)
-#: Kernels count in 32 bits, and round up to whole tiles before they compare.
-_MAX_EXTENT = 2**31 - 1024
+_MAX_EXTENT = MAX_SHAPE
 
 Shape = tuple[int, ...]
 

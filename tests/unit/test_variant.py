@@ -56,7 +56,7 @@ def test_every_field_shows_in_the_text(name):
         ({"schedule": "random"}, ("schedule", "scan", "'random'")),
         ({"epilogue": "relu"}, ("epilogue", "store, accumulate", "'relu'")),
         ({"a_vector": "yes"}, ("a_vector", "False, True", "'yes'")),
-        ({"shape_n": -1}, ("shape_n", ">= 0", "-1")),
+        ({"shape_n": -1}, ("shape_n", "from 0 to", "-1")),
         ({"shape_k": 1.0}, ("shape_k", "whole number", "1.0")),
     ],
 )
