@@ -34,7 +34,12 @@ BAD = {
     "up and down": [150, 8, 150],
     "largest int32": [2**31 - 1, -(2**31), 2**31 - 1],
 }
-WIDE = {"beyond int32": [2**40, 5, 2**62], "below int32": [-(2**40), 60, -(2**63)]}
+WIDE = {
+    "beyond int32": [2**40, 5, 2**62],
+    "below int32": [-(2**40), 60, -(2**63)],
+    "low word looks right": [2**32 + 40, -(2**32) + 60, 2**34 + 70],
+    "negative, low word looks right": [-(2**32) + 60, 70, -(2**33) + 90],
+}
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["out", "fresh"])

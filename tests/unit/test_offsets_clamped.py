@@ -33,6 +33,7 @@ OFFSETS = {
     "ends of int32": [2**31 - 1, -(2**31), 2**31 - 1],
     "beyond int32": [2**40, 5, 2**62],
     "below int32": [-(2**40), 60, -(2**63)],
+    "negative, low word looks right": [-(2**32) + 60, 70, -(2**33) + 90],
     "low word looks right": [2**32 + 40, 2**33 + 60, 2**34 + 70],
 }
 
