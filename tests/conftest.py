@@ -53,6 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(inherited, ignore_errors=True))
         config.add_cleanup(lambda: os.environ.pop("PYTEST_GEMMJIT_CACHE", None))
     os.environ["GEMMJIT_CACHE_DIR"] = inherited
+    # A pre-warmed directory, and the proof that it is complete: see docs/how-to/prewarm.md.
+    for name in ("CACHE_PATH", "DISABLE_JIT"):
+        if value := os.environ.get(f"PYTEST_GEMMJIT_{name}"):
+            os.environ[f"GEMMJIT_{name}"] = value
 
 
 @pytest.hookimpl(tryfirst=True)
