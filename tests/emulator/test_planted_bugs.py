@@ -144,7 +144,8 @@ BUGS = {
 
 
 KINDS = {
-    "wrong result", "Deadlock", "StepBudgetExceeded", "RaceError", "BarrierFault", "MemoryFault", "ConvergenceFault",
+    "wrong result", "Deadlock", "StepBudgetExceeded", "RaceError", "BarrierFault", "MemoryFault",
+    "ConvergenceFault",
     "CompileError",
 }  # fmt: skip
 
