@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gemmjit.cache.archive import Archive, write_archive
 from gemmjit.cache.entry import DamagedEntryError, Entry
 from gemmjit.cache.key import Key, identity_of
 from gemmjit.cache.layers import Layers, current_layers
@@ -11,7 +10,6 @@ from gemmjit.cache.stats import CacheStats, stats
 from gemmjit.cache.store import Store, Stored
 
 __all__ = [
-    "Archive",
     "CacheStats",
     "DamagedEntryError",
     "Entry",
@@ -26,5 +24,4 @@ __all__ = [
     "shared_directories",
     "stats",
     "user_directory",
-    "write_archive",
 ]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from gemmjit.cache import (
-    Archive,
     DamagedEntryError,
     Entry,
     Layers,
@@ -19,8 +18,8 @@ from gemmjit.cache import (
     current_layers,
     max_bytes,
     parse_size,
-    write_archive,
 )
+from gemmjit.cache.archive import Archive, write_archive
 from gemmjit.cli import choices
 from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
 from gemmjit.errors import CacheError

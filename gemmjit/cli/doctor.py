@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from gemmjit.cli.environment import Finding, report
+from gemmjit.cli.numbers import positive
 from gemmjit.cli.output import add_json, print_json, print_table
 
 __all__ = ["add_arguments", "run"]
@@ -13,11 +14,21 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    parser.add_argument(
+        "--startup", action="store_true", help="measure from process start to a first result"
+    )
+    parser.add_argument(
+        "--runs", type=positive, default=5, help="with --startup: processes (default 5)"
+    )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Report; return 1 if something is missing that compiling a kernel needs."""
+    if arguments.startup:
+        from gemmjit.cli import startup
+
+        return startup.run(arguments.runs, arguments.json)
     facts, problems = report()
     blocked = any(problem.blocks_compiling for problem in problems)
     if arguments.json:

@@ -13,6 +13,7 @@ from typing import Any
 from gemmjit.build import find_first
 from gemmjit.cache import current_layers, max_bytes
 from gemmjit.cli import choices
+from gemmjit.cli.numbers import positive
 from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
 from gemmjit.cli.progress import progress
 from gemmjit.errors import ManifestError
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=choices.json_object,
         help="with --kernel: fields of the variant that differ",
     )
-    parser.add_argument("--jobs", type=_positive, help="processes (default: one a processor)")
+    parser.add_argument("--jobs", type=positive, help="processes (default: one a processor)")
     parser.add_argument("--shard", type=_shard, metavar="I/N", help="part I of N, as in 1/4")
     parser.add_argument("--cache-dir", metavar="DIR", help="instead of GEMMJIT_CACHE_DIR")
     parser.add_argument("--dry-run", action="store_true", help="list the kernels, compile nothing")
@@ -235,16 +236,6 @@ def _warn_of_size() -> None:
             "GEMMJIT_CACHE_MAX_SIZE, or name the directory in GEMMJIT_CACHE_PATH",
             file=sys.stderr,
         )
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on; got {text!r}")
-    return number
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -9,7 +9,6 @@ import numpy as np
 from gemmjit.arrays import CPU, Frontend, frontend_of
 from gemmjit.config import Config
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
-from gemmjit.ops.cpu_call import run_on_cpu
 from gemmjit.ops.dispatch import LadderKernel
 from gemmjit.ops.gpu_call import GpuCall
 from gemmjit.ops.validation import device_name, form_of, host_group_sizes
@@ -204,6 +203,9 @@ def _run_rarely(
     a, b = frontend.view(mat_a), frontend.view(mat_b)
     form = form_of(a.shape, b.shape)
     if a.device == CPU:
+        # It brings the emulator, a third of what is imported; on a GPU nothing needs that.
+        from gemmjit.ops.cpu_call import run_on_cpu
+
         return run_on_cpu(frontend, mat_a, mat_b, offs, out, out_dtype, accumulate, config, kernel)
     _check_on_host(offs, a.device)
     sizes = host_group_sizes(offs, a.shape[0] if form == "ragged_m" else a.shape[1])

@@ -14,8 +14,9 @@ from command_line import run_json
 
 import gemmjit
 from gemmjit import build, cli
-from gemmjit.cache import Archive, Store, write_archive
+from gemmjit.cache import Store
 from gemmjit.cache import archive as archive_module
+from gemmjit.cache.archive import Archive, write_archive
 from gemmjit.errors import CacheError
 
 ENTRIES = [
