@@ -28,8 +28,8 @@ TILE_HEIGHTS = (32, 64)
 # block_m 128 with four stages, against 412 us with two; at 32 rows a group 117 us for block_m 32
 # with block_k 64, against 130 us with 32.
 _K1_BY_BLOCK_M = {
-    32: Sm80MmaConfig(block_m=32, min_blocks_per_sm=4, block_k=64),
-    64: Sm80MmaConfig(block_m=64, min_blocks_per_sm=3, block_k=64),
+    32: Sm80MmaConfig(block_m=32, min_blocks_per_sm=3, block_k=64),
+    64: Sm80MmaConfig(block_m=64, min_blocks_per_sm=2, block_k=64),
     128: Sm80MmaConfig(block_m=128, min_blocks_per_sm=2, num_stages=4),
 }
 

@@ -14,7 +14,7 @@ import gemmjit
 from gemmjit import templating
 from gemmjit.arch import Arch
 from gemmjit.build import build
-from gemmjit.compiler import get_compiler, installed_version, standard_options
+from gemmjit.compiler import get_compiler, standard_options
 from gemmjit.compiler.sass import DisassemblerNotFoundError
 from gemmjit.constraints import violations
 from gemmjit.errors import CompileError
@@ -91,28 +91,9 @@ def label(spec: KernelSpec) -> str:
     return f"{spec.entry.removeprefix('gemmjit_')}-{spec.target}"
 
 
-#: Tiles of k1 that spill 8 to 44 bytes on Blackwell, where launch bounds leave 80 (or 64)
-#: registers. Whoever mends one takes it out.
-SPILLING = {
-    "k1_64x128x32_s2_rm_bf16_kn_bf16_scan",
-    "k1_64x128x32_s2_rk_f16_k1n1_f32x1_scan_acc",
-    "k1_64x128x32_s2_rm_f16_kn_f16_scan",
-    "k1_64x128x32_s2_fdb_rm_bf16_k1n1_bf16x1_scan",
-    "k1_64x128x64_s2_rm_bf16_kn_bf16_scan",
-    "k1_64x128x64_s2_rk_f16_k1n1_f32x1_scan_acc",
-    "k1_64x128x64_s2_rm_f16_kn_f16_scan",
-    "k1_32x128x64_s2_rm_bf16_k1n1_bf16x1_scan",
-}
-
-
 def parameter(spec: KernelSpec):
-    """Return a spec as a test parameter; a known spill is expected, and only there."""
-    spills = label(spec).rsplit("-", 1)[0] in SPILLING and spec.target.number >= 100
-    # Strict for the compiler that the list was made with; others may do better.
-    strict = (installed_version() or "").startswith("13.5.")
-    known = pytest.mark.xfail(strict=strict, reason="spills registers on Blackwell")
-    marks = [known] if spills else []
-    return pytest.param(spec, id=label(spec), marks=marks)
+    """Return a spec as a test parameter."""
+    return pytest.param(spec, id=label(spec))
 
 
 SAMPLE = sample()
