@@ -219,7 +219,7 @@ def _simt(config: Config) -> list[str]:
             if getattr(config, name) * config.block_k % (4 * threads):
                 reasons.append(
                     f"{name}: {threads} threads must move a slice of {getattr(config, name)} x "
-                    f"{config.block_k} in whole vectors of 4"
+                    f"{config.block_k} in whole vectors of 4; got {config}"
                 )
     return reasons
 

@@ -67,6 +67,6 @@ def _operand_reasons(kernel: Kernel, variant: Variant) -> list[str]:
         if not getattr(variant, f"{name}_vector"):
             reasons.append(
                 f"mat_{name}: {kernel.name} loads it by TMA, which needs one contiguous dimension, "
-                "and pointer and strides in multiples of 16 bytes"
+                f"and pointer and strides in multiples of 16 bytes; got {name}_vector False"
             )
     return reasons

@@ -128,9 +128,11 @@ def spec_with(problem: Problem, kernel: LadderKernel) -> KernelSpec:
     for name, size in (("shape_n", problem.n), ("shape_k", problem.k)):
         if getattr(have, name) not in (0, size):
             reasons.append(f"{name} {getattr(have, name)}, the arrays have {size}")
+    if not reasons:
+        reasons = map_violations(spec.kernel, spec.config, have, problem, spec.target)
     if reasons:
         raise InvalidConfigError(
-            f"launch: {kernel.entry} was compiled for " + "; ".join(reasons) + ". "
+            f"launch: {kernel.entry} was compiled for other arrays: " + "; ".join(reasons) + ". "
             "Compile it with those fields, as in gemmjit.compile(..., out_dtype='float32')"
         )
     return spec
