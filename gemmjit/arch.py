@@ -93,16 +93,20 @@ class Arch:
         match = _PATTERN.fullmatch(text.strip())
         if match is None:
             raise UnsupportedArchError(
-                f"arch: expected a name such as sm_80, sm_90a or sm_100f; got {text!r}"
+                f"arch: expected a name such as sm_80, sm_90a or sm_100f; got {text!r}. "
+                "Correct the name"
             )
         number, suffix = int(match[1]), match[2].lower()
         if number not in _KNOWN:
             known = ", ".join(f"sm_{n}" for n in sorted(_KNOWN))
-            raise UnsupportedArchError(f"arch: expected one of {known}; got {text!r}")
+            raise UnsupportedArchError(
+                f"arch: expected one of {known}; got {text!r}. gemmjit has no kernels for others"
+            )
         allowed = {"": _KNOWN, "a": _ACCELERATED, "f": _FAMILY}[suffix]
         if number not in allowed:
             raise UnsupportedArchError(
-                f"arch: sm_{number} has no {suffix!r} variant; use sm_{number}"
+                f"arch: expected an architecture with a suffix {suffix!r}; got {text!r}. "
+                f"Use sm_{number}"
             )
         return cls(number, suffix)
 
@@ -134,8 +138,9 @@ class Arch:
             return _LIMITS[self.number]
         except KeyError:
             raise UnsupportedArchError(
-                f"arch: no resource limits are known for {self.name}; known are "
+                "arch: expected one whose resource limits are known, "
                 + ", ".join(f"sm_{n}" for n in sorted(_LIMITS))
+                + f"; got {self.name}. gemmjit has no kernels for others"
             ) from None
 
     def runs_on(self, device: Arch) -> bool:

@@ -29,10 +29,12 @@ def compile_entry(compiler: Compiler, spec: Spec, source: str, options: tuple[st
     """
     done = compiler.compile(source, target=spec.target, name=spec.template, options=options)
     count("compiles")
-    resources = read_resources(done.cubin, done.log).get(spec.entry)
+    others = read_resources(done.cubin, done.log)
+    resources = others.get(spec.entry)
     if resources is None:
         raise CompileError(
-            f"template {spec.template}: expected a kernel named {spec.entry}; it has none",
+            f"template {spec.template}: expected a kernel named {spec.entry}; got "
+            f"{', '.join(others) or 'none'}. Name it ${{entry}}",
             log=done.log,
             source=source,
         )

@@ -53,14 +53,21 @@ class Directory:
             except (FileNotFoundError, PermissionError):
                 return
             except OSError as error:
-                raise CacheError(f"cache: {path} cannot be used: {error.strerror}") from error
+                raise CacheError(
+                    f"cache: expected a directory that can be used; got {path}: {error.strerror}. "
+                    "Choose another with GEMMJIT_CACHE_DIR"
+                ) from error
             if not stat.S_ISDIR(status.st_mode):
-                raise CacheError(f"cache: expected a directory; got the file {path}")
+                raise CacheError(
+                    f"cache: expected a directory; got the file {path}. "
+                    "Choose another with GEMMJIT_CACHE_DIR"
+                )
             reason = distrust(status, any_owner=not self.writable)
             if reason is not None:
                 raise CacheError(
-                    f"cache: {path} is refused, because {reason} and cubins are code. "
-                    f"Mend it with chmod go-w, or choose another directory with GEMMJIT_CACHE_DIR"
+                    f"cache: expected a directory that only its owner can write to, since cubins "
+                    f"are code; got {path}: {reason}. Mend it with chmod go-w, or choose another "
+                    "with GEMMJIT_CACHE_DIR"
                 )
 
     def usable(self) -> bool:

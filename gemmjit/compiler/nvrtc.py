@@ -85,11 +85,14 @@ def _load() -> tuple[Any, str]:
         nvrtc.nvrtcVersion()
     except ImportError as error:
         raise NvrtcNotFoundError(
-            f"The Python bindings of NVRTC cannot be imported: {error}. "
+            f"nvrtc: expected its Python bindings, cuda.bindings; got an error: {error}. "
             'Install them with: pip install "cuda-python>=13.0,<14"'
         ) from error
     except (RuntimeError, OSError) as error:
-        raise NvrtcNotFoundError(f"The NVRTC library cannot be loaded. {_MEND}") from error
+        raise NvrtcNotFoundError(
+            f"nvrtc: expected a library of CUDA 13, libnvrtc.so.13; got none that can be loaded. "
+            f"{_MEND}"
+        ) from error
     return nvrtc, str(library.abs_path)
 
 
@@ -225,9 +228,9 @@ class Compiler:
         codes = self._nvrtc.nvrtcResult
         if result == codes.NVRTC_ERROR_BUILTIN_OPERATION_FAILURE or "libnvrtc-builtins" in log:
             raise NvrtcNotFoundError(
-                f"The builtins of NVRTC {'.'.join(map(str, self._call('nvrtcVersion')))} cannot be "
-                f"loaded: {log.strip()} They come in the same package as NVRTC, in the same "
-                f"version. {_MEND} --force-reinstall"
+                f"nvrtc: expected the builtins of {'.'.join(map(str, self._call('nvrtcVersion')))};"
+                f" got none that can be loaded: {log.strip()} They come in the same package as "
+                f"NVRTC, in the same version. {_MEND} --force-reinstall"
             )
         lines = [line for line in log.splitlines() if line.strip()]
         text = "\n  ".join(lines[:_FIRST_ERRORS]) or f"NVRTC gave no log ({result.name})"

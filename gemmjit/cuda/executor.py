@@ -214,7 +214,8 @@ def stream_handle(stream: Any) -> int:
         if hasattr(stream, name):
             return int(getattr(stream, name))
     raise InvalidProblemError(
-        f"stream: expected a handle or an object with __cuda_stream__; got {type(stream).__name__}"
+        "stream: expected a handle or an object with __cuda_stream__; "
+        f"got {type(stream).__name__}. Pass a stream of torch, CuPy or cuda.core"
     )
 
 

@@ -97,7 +97,9 @@ class override:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         path = Path(directory).expanduser().absolute()
         if not path.is_dir():
-            raise TemplateError(f"override: expected a directory of templates; got {path}")
+            raise TemplateError(
+                f"override: expected a directory of templates; got {path}. Check the path"
+            )
         self.directory = path
         self._token: Token[tuple[Path, ...]] | None = None
         _STANDING.paths = (path, *_STANDING.paths)
@@ -181,7 +183,10 @@ def read_template(name: str, above: tuple[Path, ...] | None = None) -> str | Non
         If the name leaves the root, or the file cannot be read as UTF-8.
     """
     if name.startswith("/") or "\\" in name or any(p in ("", ".", "..") for p in name.split("/")):
-        raise TemplateError(f"template: expected a path below the templates; got {name!r}")
+        raise TemplateError(
+            f"template: expected a path below the templates; got {name!r}. "
+            "Name it as in kernels/simt_grouped_mm.cu.j2"
+        )
     for place in _candidates(name, overlays() if above is None else above):
         try:
             if place.is_file():

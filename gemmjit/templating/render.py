@@ -191,4 +191,6 @@ def _explained(error: Exception, template: str, above: tuple[Path, ...]) -> Temp
 
 def _absent(name: str, above: tuple[Path, ...]) -> str:
     places = ", ".join(str(place) for place in (*above, templates_root()))
-    return f"expected the name of a template; got {name!r}, which is not in {places}"
+    return (
+        f"expected the name of a template; got {name!r}, which is not in {places}. Correct the name"
+    )

@@ -9,6 +9,7 @@ import pytest
 from gemmjit import Problem, SimtConfig, Sm80MmaConfig
 from gemmjit.arch import Arch, targets_for
 from gemmjit.constraints import require, variant_for, violations
+from gemmjit.dtypes import F32
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import KERNELS
 from gemmjit.problem import Strides
@@ -216,3 +217,47 @@ def test_br118_rows_and_groups_are_never_compiled_in():
         for g in (1, 3, 64)
     }
     assert len(variants) <= 2  # a single row has no row stride, which changes nothing but that
+
+
+# Types, forms and ways to load
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (Sm80MmaConfig(block_m=64.0), ("block_m", "int", "64.0")),
+        (Sm80MmaConfig(block_k="64"), ("block_k", "int", "'64'")),
+        (Sm80MmaConfig(min_blocks_per_sm=True), ("min_blocks_per_sm", "int", "True")),
+        (Sm80MmaConfig(double_buffer_fragments=1), ("double_buffer_fragments", "bool", "1")),
+        (Sm80MmaConfig(specialize=None), ("specialize", "str", "None")),
+    ],
+)
+def test_a_value_of_another_type_is_refused_before_anything_computes_with_it(config, words):
+    (reason,) = violations(K1, config, Variant(), SM90)
+    for word in (*words, "must be", "got"):
+        assert word in reason
+
+
+K3 = KERNELS["k3"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "variant", "words"),
+    [
+        (K1, Variant(shape_n=2**31), ("shape_n", "from 0 to 2147482624", "2147483648")),
+        (K1, Variant(shape_k=-1), ("shape_k", "from 0 to 2147482624", "-1")),
+        (K1, Variant(in_dtype="bfloat16"), ("in_dtype", "an element type", "'bfloat16'")),
+        (K1, Variant(a_vector=1), ("a_vector", "False, True", "got 1")),
+        (K1, Variant(form="ragged_k", schedule="list"), ("schedule", "scan", "list")),
+        (K1, Variant(form="ragged_k", shape_k=64), ("shape_k", "expected 0", "64")),
+        (K1, Variant(d_by_tma=True), ("d_by_tma", "k1 has no such way", "True")),
+        (K3, Variant(a_blocked=True), ("a_blocked", "M-major", "K-major")),
+        (K3, Variant(b_blocked=True, b_k_major=True), ("b_blocked", "N-major", "K-major")),
+        (K3, Variant(d_by_tma=True, out_dtype=F32), ("d_by_tma", "16 bits", "float32, store")),
+        (K3, Variant(d_by_tma=True, epilogue="accumulate"), ("d_by_tma", "stored", "accumulate")),
+    ],
+)
+def test_rules_of_variants(kernel, variant, words):
+    (reason,) = violations(kernel, kernel.default_config, variant, SM90)
+    for word in words:
+        assert word in reason

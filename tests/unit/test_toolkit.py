@@ -191,3 +191,20 @@ def test_prepare_refuses_what_a_call_would_refuse():
     problem = Problem.contiguous(num_groups=3, rows=20, n=24, k=32, dtype="float32")
     with pytest.raises(InvalidConfigError, match="in_dtype"):
         gemmjit.prepare(problem, "k1")
+
+
+def test_a_kernel_is_not_launched_on_arrays_that_its_ways_to_load_do_not_suit():
+    offs = [3, 8]
+    a, b = np.zeros((8, 72), np.float16), np.zeros((2, 72, 72), np.float16)
+    types = {"in_dtype": "float16", "out_dtype": "float16"}
+    blocked = gemmjit.compile("k3", b_blocked=True, schedule="list", **types)
+    with pytest.raises(InvalidConfigError, match="b_blocked True, which the arrays do not allow"):
+        blocked.launch(a, b, offs=offs)
+    stored = gemmjit.compile("k3", d_by_tma=True, schedule="list", **types)
+    odd = np.zeros((8, 73), np.float16)[:, :72]
+    with pytest.raises(InvalidConfigError, match="d_by_tma True, which the arrays do not allow"):
+        stored.launch(a, b, offs=offs, out=odd)
+    # Strides that the variant does not tell: rows in reverse order have no TensorMap.
+    plain = gemmjit.compile("k2", schedule="list", **types)
+    with pytest.raises(InvalidConfigError, match=r"mat_b: TensorMap .*strides"):
+        plain.launch(a, b[:, ::-1], offs=offs)
