@@ -63,8 +63,9 @@ if __name__ == "__main__":
         import cupy
 
         mark("import cupy")
-        a = cupy.zeros((1024, 1024), numpy.uint16).view(ml_dtypes.bfloat16)
-        b = cupy.zeros((8, 1024, 1024), numpy.uint16).view(ml_dtypes.bfloat16)
+        bfloat16 = numpy.dtype(ml_dtypes.bfloat16)
+        a = cupy.zeros((1024, 1024), numpy.uint16).view(bfloat16)
+        b = cupy.zeros((8, 1024, 1024), numpy.uint16).view(bfloat16)
         offs = cupy.asarray(numpy.arange(128, 1025, 128, dtype=numpy.int32))
         cupy.cuda.Device(0).synchronize()
         mark("make the operands")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import types
+from dataclasses import replace
 
 import pytest
 
+import gemmjit
 from gemmjit import elf
 from gemmjit.arch import Arch, targets_for
 from gemmjit.compiler import get_compiler, standard_options
+from gemmjit.cuda import library
 from gemmjit.errors import UnsupportedArchError
 from gemmjit.templating import templates_root
 
@@ -69,3 +73,27 @@ def test_br134_br135_no_template_includes_a_header():
     assert len(texts) > 5
     for name, text in texts:
         assert not re.search(r"^\s*#\s*(include|import)\b", text, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("nvrtc", ["13.0.48", "13.5.37", "13.9.99"])
+def test_br131_a_driver_is_given_cubins_and_never_ptx(nvrtc, monkeypatch):
+    """PTX of a newer NVRTC is refused by an older driver; a cubin of any NVRTC 13 is not."""
+    given = []
+    status = types.SimpleNamespace(value=0)
+
+    class Api:
+        def cuLibraryLoadData(self, data, *options):
+            given.append(data)
+            return status, "library"
+
+        def cuLibraryGetKernel(self, loaded, name):
+            return status, name
+
+    monkeypatch.setattr(library, "driver", Api)
+    monkeypatch.setattr(library, "_kernels", {})
+    kernel = replace(gemmjit.compile("k0", None, "sm_90a"), nvrtc_version=nvrtc)
+    assert library.load(kernel, 0) == kernel.entry.encode()
+    (data,) = given
+    assert data == kernel.cubin
+    assert elf.is_cubin(data)
+    assert b".version" not in data[:64]
