@@ -181,6 +181,7 @@ def _prewarm(arguments: argparse.Namespace, wanted: list[Wanted], unreadable: li
         "compiled": sum(done.status == "compiled" for done in outcomes),
         "present": sum(done.status == "present" for done in outcomes),
         "failed": len(failed),
+        "spilling": sum(row["spill_bytes"] > 0 for row in rows),
         "unreadable_lines": unreadable,
         "seconds": round(seconds, 2),
     }
@@ -216,7 +217,8 @@ def _print(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> None:
     print_table(head, [[row[name] for name in names] for row in rows])
     print(
         f"{len(rows)} kernels in {total['seconds']:.1f} s: {total['compiled']} compiled, "
-        f"{total['present']} there already, {total['failed']} failed."
+        f"{total['present']} there already, {total['failed']} failed; "
+        f"{total['spilling'] or 'none'} of them spill{'s' if total['spilling'] == 1 else ''}."
     )
 
 
