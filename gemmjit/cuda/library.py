@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from gemmjit.build import CompiledKernel
+from gemmjit.cuda.device import device
 from gemmjit.cuda.driver import check, driver
 from gemmjit.errors import LaunchError
 
@@ -40,24 +41,35 @@ def load(kernel: CompiledKernel, ordinal: int) -> Any:
     Raises
     ------
     LaunchError
-        If the driver refuses the cubin.
+        If the cubin is for another architecture, or the driver refuses it.
     """
     api = driver()
     key = (kernel.identity, kernel.nvrtc_version)
     with _lock:
         handle = _kernels.get(key)
         if handle is None:
-            library = check(
-                api.cuLibraryLoadData(kernel.cubin, [], [], 0, [], [], 0),
-                f"cuLibraryLoadData of {kernel.entry} for {kernel.target}, compiled by NVRTC "
-                f"{kernel.nvrtc_version}",
-            )
-            name = kernel.entry.encode()
-            handle = check(api.cuLibraryGetKernel(library, name), f"cuLibraryGetKernel {name!r}")
-            _kernels[key] = handle
+            handle = _kernels[key] = _load(api, kernel, ordinal)
         if kernel.smem_bytes > _DEFAULT_DYNAMIC_SMEM:
             _allow_smem(api, handle, kernel, (*key, ordinal))
     return handle
+
+
+def _load(api: Any, kernel: CompiledKernel, ordinal: int) -> Any:
+    # The driver may load lazily, and answer with an error that says nothing only when it looks.
+    here = device(ordinal)
+    if not kernel.target.runs_on(here.arch):
+        raise LaunchError(
+            f"{kernel.entry}: expected a cubin that runs on cuda:{ordinal} ({here.name}, "
+            f"{here.arch}); got one for {kernel.target}. Compile it with arch={here.arch.name!r}"
+        )
+    what = (
+        f"{kernel.entry} for {kernel.target}, compiled by NVRTC {kernel.nvrtc_version}, "
+        f"on cuda:{ordinal} ({here.arch})"
+    )
+    data = api.cuLibraryLoadData(kernel.cubin, [], [], 0, [], [], 0)
+    library = check(data, f"cuLibraryLoadData of {what}")
+    found = api.cuLibraryGetKernel(library, kernel.entry.encode())
+    return check(found, f"cuLibraryGetKernel of {what}")
 
 
 def _allow_smem(api: Any, handle: Any, kernel: CompiledKernel, key: tuple[str, str, int]) -> None:
