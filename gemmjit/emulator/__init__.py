@@ -5,7 +5,7 @@ A reader of the PTX manual finds an instruction's semantics in the module of its
 ====================  ===============================================================
 parser, ptx_*         text to :mod:`module` objects; :mod:`program` links and lays out
 lanes, steps          which threads execute; what an instruction becomes
-machine, scheduler    who runs next, divergence, waves of blocks, deadlocks
+machine, scheduler    who runs next, divergence, waves of blocks, deadlocks; :mod:`warp_choice`
 alu_*, compare        integer, bit, float and half arithmetic; comparison
 convert, move         cvt; mov and address windows
 spaces, load_store    state spaces; ld and st.  :mod:`atomics`: atom and red

@@ -5,8 +5,9 @@ reads its sources and writes its results only then, so an early reuse of a buffe
 
 * `eager`: an operation completes when it is issued.
 * `lazy`: operations complete only when a wait demands them or when nothing else can run, oldest
-  first.
-* `random`: as lazy, but between any two segments a random pending operation may complete.
+  first; those that wake nobody (stores, products) are left to the last.
+* `random`: as lazy, but between any two segments a random pending operation may complete. Every
+  fourth operation is slow, and stays behind the others.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any
 __all__ = ["POLICIES", "AsyncEngine", "Operation"]
 
 POLICIES = ("eager", "lazy", "random")
+# Kinds whose completion arrives on an mbarrier; the others are completed by the waits for them.
+_SIGNALLING = frozenset(("bulk load", "cp.async arrive"))
+_SLOW_CHANCE = 0.25
 
 
 class Operation:
@@ -33,9 +37,11 @@ class Operation:
         An operation of the same in-order pipe that must complete first.
     owner : object
         Whatever the waiting instruction recognises its operations by.
+    slow : bool
+        Whether others overtake it under `random`.
     """
 
-    __slots__ = ("after", "complete", "done", "kind", "owner", "slots", "where")
+    __slots__ = ("after", "complete", "done", "kind", "owner", "slots", "slow", "where")
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class Operation:
         self.slots = slots
         self.where = where
         self.done = False
+        self.slow = False
 
 
 class AsyncEngine:
@@ -82,6 +89,7 @@ class AsyncEngine:
         if self.eager:
             self._perform(operation)
         else:
+            operation.slow = self.policy == "random" and self.rng.random() < _SLOW_CHANCE
             self.pending.append(operation)
 
     def finish(self, operation: Operation) -> None:
@@ -110,12 +118,28 @@ class AsyncEngine:
         if self.observer is not None:
             self.observer.completed(self.machine, operation)
 
-    def complete_one(self) -> bool:
-        """Complete some pending operation; False when there is none."""
-        if not self.pending:
+    def complete_one(self, idle: bool = True) -> bool:
+        """Complete some pending operation; False when there is none.
+
+        Parameters
+        ----------
+        idle : bool
+            Whether nothing else can go on, so that slow operations must complete too.
+        """
+        if self.policy == "random":
+            ready = [op for op in self.pending if not op.slow]
+            if not ready and idle:
+                ready = self.pending
+            if not ready:
+                return False
+            self.finish(self.rng.choice(ready))
+            return True
+        chosen = next((op for op in self.pending if op.kind in _SIGNALLING), None)
+        if chosen is None and self.pending:
+            chosen = self.pending[0]
+        if chosen is None:
             return False
-        number = self.rng.randrange(len(self.pending)) if self.policy == "random" else 0
-        self.finish(self.pending[number])
+        self.finish(chosen)
         return True
 
     def wait_for(self, belongs: Callable[[Operation], bool]) -> None:

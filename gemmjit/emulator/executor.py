@@ -132,6 +132,7 @@ def emulate(
     resident_blocks: int | None = None,
     races: str = "error",
     unwaited_stores: str = "drain",
+    unfenced_inits: str = "warn",
     trace: Trace | None = None,
 ) -> Report:
     """Run kernels concurrently until all have finished.
@@ -157,6 +158,10 @@ def emulate(
     unwaited_stores : {"drain", "error"}
         A block may exit before its bulk stores have read shared memory: hardware drains them, and
         known kernels rely on it. `"drain"` does so and leaves a warning, `"error"` raises.
+    unfenced_inits : {"warn", "error"}
+        An mbarrier on which a bulk copy completes must be made visible to the asynchronous proxy by
+        fence.mbarrier_init or fence.proxy.async; compilers in the field leave that out within one
+        block, and hardware forgives it.
     trace : gemmjit.emulator.trace.Trace, optional
         Receives a timeline.
 
@@ -179,6 +184,7 @@ def emulate(
     machine = Machine(arenas, policy, seed, numerics, max_steps)
     machine.resident_limit = resident_blocks
     machine.unwaited_stores = unwaited_stores
+    machine.unfenced_inits = unfenced_inits
     machine.race_checks = races
     machine.trace = trace
     if trace is not None:

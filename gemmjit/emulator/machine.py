@@ -24,6 +24,7 @@ from gemmjit.emulator.mbarrier import MBarriers
 from gemmjit.emulator.memory import AddressSpace, DeviceMemory
 from gemmjit.emulator.races import RaceTracker
 from gemmjit.emulator.scheduler import Domain, Scheduler, Segment
+from gemmjit.emulator.warp_choice import WarpChoice
 
 __all__ = ["Machine"]
 
@@ -74,6 +75,7 @@ class Machine:
         self.warnings: list[str] = []
         self.unwaited_stores = "drain"
         self.race_checks = "error"
+        self.unfenced_inits = "warn"
         self.symbols: dict[tuple[int, int, str], int] = {}
         self.grids: list[Grid] = []
         self.queue: list[Domain] = []
@@ -170,6 +172,12 @@ class Machine:
             raise RaceError(message)
         self._warn(message)
 
+    def found_unfenced_init(self, message: str) -> None:
+        """Take an mbarrier that no fence makes visible to the asynchronous proxy."""
+        if self.unfenced_inits == "error":
+            raise RaceError(message)
+        self._warn(message)
+
     def _warn(self, message: str) -> None:
         if len(self.warnings) < _MAX_WARNINGS:
             self.warnings.append(message)
@@ -244,13 +252,14 @@ class Machine:
             self._issue(segment, domain)
 
     def _run_random(self) -> None:
-        """One random warp at a time; pending work completes now and then."""
+        """One random warp at a time, some for long; pending work completes now and then."""
         queue, rng, engine = self.queue, self.rng, self.engine
         watch = LivelockWatch(self)
         silent, last = 0, self.progress
         draw = rng.random
+        choice = WarpChoice(queue, rng)
         while queue:
-            number = int(draw() * len(queue))
+            number = choice.next()
             domain = queue[number]
             ready = domain.ready
             pcs = len(ready)
@@ -266,7 +275,7 @@ class Machine:
                 queue[number] = queue[-1]
                 queue.pop()
             if engine.pending and draw() < 0.1:
-                engine.complete_one()
+                engine.complete_one(idle=False)
             if self.progress != last:
                 silent, last = 0, self.progress
             else:

@@ -87,6 +87,7 @@ def run(
                 max_steps=chosen.max_steps,
                 resident_blocks=chosen.resident_blocks,
                 unwaited_stores=chosen.unwaited_stores,
+                unfenced_inits=chosen.unfenced_inits,
                 trace=chosen.trace,
             )
         )

@@ -206,6 +206,7 @@ class RaceTracker:
 
     def proxy_fence(self, grid: Grid, lanes: LaneSet) -> None:
         """fence.proxy.async: what these warps have seen becomes visible to the async proxy."""
+        self.inits.proxy_fence(grid, lanes)
         tracks = self._tracks.get(id(grid))
         if tracks is None or not tracks.marked:
             return
@@ -306,9 +307,12 @@ class RaceTracker:
 
     def barrier_use(self, grid: Grid, lanes: LaneSet | int, cells: Array) -> None:
         """Lanes use one barrier each (or one lane all): they must be ordered behind the init."""
+        by_copy = isinstance(lanes, int)
         if self.inits.records:
             ids = np.full(cells.size, lanes) if isinstance(lanes, int) else lanes.lanes
             self.inits.check(grid, ids, cells)
+        if by_copy and self.inits.unfenced:
+            self.inits.check_async(grid, cells)
 
     def init_fence(self, grid: Grid, lanes: LaneSet) -> None:
         """fence.mbarrier_init.release.cluster."""

@@ -26,7 +26,10 @@ class Settings:
     numerics : {"fp32", "tensor_core"}
     max_steps, resident_blocks : int or None
     unwaited_stores : {"drain", "error"}
+    unfenced_inits : {"error", "warn"}
     trace : Trace or None
+    num_sms : int
+        Multiprocessors of the emulated device: persistent blocks are so many times as one holds.
     reports : list of Report
         Receives the report of every launch that came to its end.
     """
@@ -37,7 +40,9 @@ class Settings:
     max_steps: int | None = None
     resident_blocks: int | None = None
     unwaited_stores: str = "drain"
+    unfenced_inits: str = "error"
     trace: Trace | None = None
+    num_sms: int = 4
     reports: list[Report] = field(default_factory=list)
 
 
@@ -58,14 +63,18 @@ def emulating(
     max_steps: int | None = None,
     resident_blocks: int | None = None,
     unwaited_stores: str = "drain",
+    unfenced_inits: str = "error",
     trace: Trace | None = None,
+    num_sms: int = 4,
 ) -> Iterator[list[Report]]:
     """Run the calls of a ``with`` block on NumPy arrays in the emulator, whatever their size.
 
     Parameters
     ----------
-    policy, seed, numerics, max_steps, resident_blocks, unwaited_stores, trace
+    policy, seed, numerics, max_steps, resident_blocks, unwaited_stores, unfenced_inits, trace
         As for `gemmjit.emulator.emulate`. They hold in this thread or task only.
+    num_sms : int
+        Multiprocessors of the emulated device. The fewer, the more tiles a persistent block takes.
 
     Yields
     ------
@@ -85,7 +94,9 @@ def emulating(
         max_steps=max_steps,
         resident_blocks=resident_blocks,
         unwaited_stores=unwaited_stores,
+        unfenced_inits=unfenced_inits,
         trace=trace,
+        num_sms=num_sms,
     )
     token = _CURRENT.set(settings)
     try:

@@ -3,7 +3,8 @@
 An init is seen by its own warp at once, by other warps behind a barrier of the block, by other
 blocks of the cluster behind a cluster barrier whose arrival releases it (a relaxed arrival needs
 fence.mbarrier_init). Using a barrier that one cannot know to be initialised is a race even when it
-happens to be initialised in this run.
+happens to be initialised in this run. The asynchronous proxy sees it behind fence.mbarrier_init or
+fence.proxy.async (CUDA programming guide, asynchronous copies with the tensor memory accelerator).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class InitVisibility:
 
     def __init__(self) -> None:
         self.records: dict[tuple[int, int], _Record] = {}
+        self.unfenced: set[tuple[int, int]] = set()
 
     def add(self, grid: Grid, lane: int, cell: int) -> None:
         """Note that a lane has initialised the barrier in a cell."""
@@ -51,12 +53,16 @@ class InitVisibility:
         seen[lane // WARP] = True
         slot = cell // _CELLS
         self.records[id(grid), cell] = _Record(grid, seen, slot - slot % grid.cluster_size)
+        self.unfenced.add((id(grid), cell))
 
     def forget(self, grid: Grid, first: int, count: int) -> None:
         """Blocks in these slots start or end."""
         for key in [k for k in self.records if k[0] == id(grid)]:
             if first <= key[1] // _CELLS < first + count:
                 del self.records[key]
+        for key in [k for k in self.unfenced if k[0] == id(grid)]:
+            if first <= key[1] // _CELLS < first + count:
+                self.unfenced.discard(key)
 
     def _of(self, grid: Grid) -> list[tuple[tuple[int, int], _Record]]:
         return [(key, r) for key, r in self.records.items() if r.grid is grid]
@@ -96,6 +102,30 @@ class InitVisibility:
         for _, record in self._of(grid):
             if record.seen[lanes.warp_ids].any():
                 record.fenced = True
+
+        self.proxy_fence(grid, lanes)
+
+    def proxy_fence(self, grid: Grid, lanes: LaneSet) -> None:
+        """Take a fence by lanes that have seen the init: the asynchronous proxy sees it too."""
+        if not self.unfenced:
+            return
+        slots = set(lanes.blocks().tolist())
+        for key in [k for k in self.unfenced if k[0] == id(grid)]:
+            record = self.records.get(key)
+            everybody = record is None and key[1] // _CELLS in slots
+            if everybody or (record is not None and record.seen[lanes.warp_ids].any()):
+                self.unfenced.discard(key)
+
+    def check_async(self, grid: Grid, cells: Array) -> None:
+        """Take a bulk copy's issue, which will complete on the barriers in these cells."""
+        for cell in cells.reshape(-1).tolist():
+            if (id(grid), cell) in self.unfenced:
+                self.unfenced.discard((id(grid), cell))  # told once
+                grid.machine.found_unfenced_init(
+                    f"a bulk copy completes on {grid.mbarriers.name(cell)}, whose init no "
+                    "fence.mbarrier_init or fence.proxy.async makes visible to the asynchronous "
+                    "proxy"
+                )
 
     def publish(self, grid: Grid, lanes: LaneSet) -> None:
         """Take a full memory fence: whatever flag follows it may order others behind the init."""

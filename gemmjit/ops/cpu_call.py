@@ -15,6 +15,7 @@ from gemmjit.arrays import CPU, ArrayView, Frontend
 from gemmjit.config import Config
 from gemmjit.dtypes import I32
 from gemmjit.emulator import plan_executor
+from gemmjit.emulator.settings import Settings
 from gemmjit.emulator.settings import current as emulation_settings
 from gemmjit.errors import InvalidProblemError
 from gemmjit.ops.dispatch import (
@@ -31,9 +32,6 @@ from gemmjit.problem import Problem
 __all__ = ["run_on_cpu"]
 
 _log = logging.getLogger("gemmjit.ops")
-
-#: Multiprocessors of the emulated device: few, so that persistent blocks take several tiles each.
-_EMULATED_SMS = 4
 
 
 def run_on_cpu(
@@ -77,7 +75,7 @@ def run_on_cpu(
         plan = plan_for(
             problem,
             spec,
-            num_sms=_EMULATED_SMS,
+            num_sms=(emulation_settings() or Settings()).num_sms,
             offs_is_int64=False,
             group_sizes=None if f is not None else sizes,
             kernel=kernel,

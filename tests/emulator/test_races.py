@@ -125,3 +125,22 @@ def test_a_block_that_exits_before_its_copy():
 def test_a_store_onto_a_barrier():
     with pytest.raises(BarrierFault, match="destroys"):
         run("@!%p mbarrier.init.shared.b64 [%b], 1; bar.sync 0; st.shared.u32 [%b+4], 1;" + STORE)
+
+
+def test_a_barrier_that_the_asynchronous_proxy_may_not_see():
+    body = LOAD + WAIT + "bar.sync 0;" + READ
+    bare = body.replace("fence.mbarrier_init.release.cluster;", "")
+    assert bare != body
+    assert run(body)[1].warnings == []
+    got, report = run(bare)
+    np.testing.assert_array_equal(got, np.arange(128))
+    assert len(report.warnings) == 1
+    assert "whose init no fence.mbarrier_init" in report.warnings[0]
+    with pytest.raises(RaceError, match=r"fence\.mbarrier_init or fence\.proxy\.async"):
+        run(bare, unfenced_inits="error")
+    # The other fence will do, on either side of the barrier; one of another block's space will not.
+    for place in ("fence.proxy.async; bar.sync 0;", "bar.sync 0; fence.proxy.async.shared::cta;"):
+        run(bare.replace("bar.sync 0;", place, 1), unfenced_inits="error")
+    with pytest.raises(RaceError):
+        run(bare.replace("bar.sync 0;", "fence.proxy.async.global; bar.sync 0;", 1),
+            unfenced_inits="error")  # fmt: skip
