@@ -69,19 +69,11 @@ class Bug:
     case: str = "deep"
 
 
-def _of(file: str, tile: str, rows: dict[str, tuple[str, str, tuple[str, ...]]]) -> dict[str, Bug]:
+def _of(
+    file: str, tile: str, rows: dict[str, tuple[str, str, tuple[str, ...]]], case: str = "deep"
+) -> dict[str, Bug]:
     kernel = tile.split()[0]
-    return {
-        f"{kernel}: {name}": Bug(
-            tile,
-            file,
-            old,
-            new,
-            shows_as,
-            "flat" if kernel == "k0" or "slot" in name or "late" in name else "deep",
-        )
-        for name, (old, new, shows_as) in rows.items()
-    }
+    return {f"{kernel}: {name}": Bug(tile, file, *row, case) for name, row in rows.items()}
 
 
 _STAGE_FULL = "mbarrier_wait(full_barrier(base + STAGE_BARRIERS, stages), stages.parity);"
@@ -91,7 +83,7 @@ _SLOT_EMPTY = "mbarrier_wait(empty_barrier(base + SLOT_BARRIERS, slots), slots.p
 _STAGE_FREE = "if (lane == 0) mbarrier_arrive(empty_barrier(base + STAGE_BARRIERS, stages));"
 _FENCE_INIT = "    fence_mbarrier_init();\n"
 
-_K0 = _of(K0_FILE, "k0", {
+_K0 = _of(K0_FILE, "k0", case="flat", rows={
     "no barrier before the slice is read": (
         "      __syncthreads();\n      if (k + BLOCK_K", "      if (k + BLOCK_K", (VALUES,),
     ),
@@ -139,8 +131,6 @@ _K1 = _of(K1_FILE, "k1", {
 _K2 = _of(K2_FILE, "k2", {
     "no wait for a full stage": (_STAGE_FULL, ";", (VALUES, RACE)),
     "no wait for an empty stage": (_STAGE_EMPTY, ";", (VALUES, RACE, BARRIER, LOCK)),
-    "no wait for a full slot": (_SLOT_FULL, ";", (VALUES, RACE, LOCK, BARRIER)),
-    "no wait for an empty slot": (_SLOT_EMPTY, ";", (VALUES, RACE, LOCK, BARRIER)),
     "announces too few bytes": (
         "mbarrier_arrive_expect_tx(full, STAGE_BYTES);",
         "mbarrier_arrive_expect_tx(full, STAGE_BYTES - 128);", (VALUES, RACE, LOCK, BARRIER),
@@ -163,21 +153,11 @@ _K2 = _of(K2_FILE, "k2", {
     "one arrival too many for a full stage": (
         "STAGE_BARRIERS, 1, MMA_WARPS);", "STAGE_BARRIERS, 2, MMA_WARPS);", (LOCK,),
     ),
-    "one arrival too few for an empty slot": (
-        "SLOT_BARRIERS, 1, MMA_WARPS);", "SLOT_BARRIERS, 1, MMA_WARPS - 1);",
-        (VALUES, RACE, LOCK, BARRIER),
-    ),
     "wrong parity of a full stage": (
         _STAGE_FULL, _STAGE_FULL.replace("parity)", "parity ^ 1)"), (VALUES, RACE, LOCK),
     ),
     "wrong parity of an empty stage": (
         _STAGE_EMPTY, _STAGE_EMPTY.replace(" ^ 1", ""), (VALUES, RACE, LOCK, BARRIER),
-    ),
-    "wrong parity of a full slot": (
-        _SLOT_FULL, _SLOT_FULL.replace("parity)", "parity ^ 1)"), (VALUES, RACE, LOCK, BARRIER),
-    ),
-    "wrong parity of an empty slot": (
-        _SLOT_EMPTY, _SLOT_EMPTY.replace(" ^ 1", ""), (VALUES, RACE, LOCK, BARRIER),
     ),
     "stages are never freed": (_STAGE_FREE, ";", (LOCK,)),
     "a stage is freed before it is read": (
@@ -186,11 +166,6 @@ _K2 = _of(K2_FILE, "k2", {
         f"__syncwarp();\n      {_STAGE_FREE}\n"
         "      multiply_stage(acc, a, a + A_BYTES, warp, lane);",
         (VALUES, RACE),
-    ),
-    "a slot is freed before it is read": (
-        "    const int k_count = slot(slots)->w;\n",
-        "    if (lane == 0) mbarrier_arrive(empty_barrier(base + SLOT_BARRIERS, slots));\n"
-        "    const int k_count = slot(slots)->w;\n", (VALUES, RACE, LOCK, BARRIER),
     ),
     "no fence behind the barriers' init": (_FENCE_INIT, "", (BARRIER, RACE)),
     "no barrier behind the barriers' init": (
@@ -201,6 +176,24 @@ _K2 = _of(K2_FILE, "k2", {
         "mask(swizzle_mask<SWIZZLE>(row))", "mask(0)", (VALUES,),
     ),
     "the wrong group's B": ("full, x, y, tile.group);", "full, x, y, 0);", (VALUES,)),
+}) | _of(K2_FILE, "k2", case="flat", rows={
+    "no wait for a full slot": (_SLOT_FULL, ";", (VALUES, RACE, LOCK, BARRIER)),
+    "no wait for an empty slot": (_SLOT_EMPTY, ";", (VALUES, RACE, LOCK, BARRIER)),
+    "one arrival too few for an empty slot": (
+        "SLOT_BARRIERS, 1, MMA_WARPS);", "SLOT_BARRIERS, 1, MMA_WARPS - 1);",
+        (VALUES, RACE, LOCK, BARRIER),
+    ),
+    "wrong parity of a full slot": (
+        _SLOT_FULL, _SLOT_FULL.replace("parity)", "parity ^ 1)"), (VALUES, RACE, LOCK, BARRIER),
+    ),
+    "wrong parity of an empty slot": (
+        _SLOT_EMPTY, _SLOT_EMPTY.replace(" ^ 1", ""), (VALUES, RACE, LOCK, BARRIER),
+    ),
+    "a slot is freed before it is read": (
+        "    const int k_count = slot(slots)->w;\n",
+        "    if (lane == 0) mbarrier_arrive(empty_barrier(base + SLOT_BARRIERS, slots));\n"
+        "    const int k_count = slot(slots)->w;\n", (VALUES, RACE, LOCK, BARRIER),
+    ),
 }) | _of(K2_FILE, "k2 unswizzled", {
     "a stage reused at once": (
         "        load_stage(base, stages, map_a, map_b, tile, k);\n        stages.advance();",
@@ -220,11 +213,6 @@ _FREE_LATE = (
 _K3 = _of(K3_FILE, "k3 cooperative", {
     "no wait for a full stage": (_FULL, "", (VALUES, RACE)),
     "no wait for an empty stage": (_STAGE_EMPTY, ";", (VALUES, RACE, BARRIER, LOCK)),
-    "no wait for a full slot": (
-        f"  {_SLOT_FULL}\n  return *slot_at(slots);", "  return *slot_at(slots);",
-        (VALUES, RACE, LOCK, BARRIER, MEMORY, ENDLESS),
-    ),
-    "no wait for an empty slot": (_SLOT_EMPTY, ";", (VALUES, RACE, LOCK, BARRIER)),
     "announces too few bytes": (
         _BYTES, _BYTES.replace("B_BYTES)", "B_BYTES / 2)"), (VALUES, RACE, LOCK, BARRIER),
     ),
@@ -236,9 +224,6 @@ _K3 = _of(K3_FILE, "k3 cooperative", {
         "PINGPONG ? 1 : CONSUMERS);", "1);", (VALUES, RACE, LOCK, BARRIER),
     ),
     "one arrival too many for an empty stage": ("PINGPONG ? 1 : CONSUMERS);", "3);", (LOCK,)),
-    "one arrival too few for an empty slot": (
-        "1 + 4 * CONSUMERS);", "4 * CONSUMERS);", (VALUES, RACE, LOCK, BARRIER),
-    ),
     "wrong parity of a full stage": (
         _FULL, _FULL.replace("parity)", "parity ^ 1)"), (VALUES, RACE, LOCK),
     ),
@@ -273,6 +258,19 @@ _K3 = _of(K3_FILE, "k3 cooperative", {
         "FORM == FORM_RAGGED_M ? ROWS - rows : row0,", "FORM == FORM_RAGGED_M ? 0 : row0,",
         (VALUES,),
     ),
+}) | _of(K3_FILE, "k3 cooperative", case="flat", rows={
+    "no wait for a full slot": (
+        f"  {_SLOT_FULL}\n  return *slot_at(slots);", "  return *slot_at(slots);",
+        (VALUES, RACE, LOCK, BARRIER, MEMORY, ENDLESS),
+    ),
+    "no wait for an empty slot": (_SLOT_EMPTY, ";", (VALUES, RACE, LOCK, BARRIER)),
+    "one arrival too few for an empty slot": (
+        "1 + 4 * CONSUMERS);", "4 * CONSUMERS);", (VALUES, RACE, LOCK, BARRIER),
+    ),
+}) | _of(K3_FILE, "k3 pingpong", case="flat", rows={
+    "the turn is handed on past a late warp": (
+        "  if (PINGPONG && k_tiles == 0) sync_consumer(consumer);\n", "", (LOCK,),
+    ),
 }) | _of(K3_FILE, "k3 pingpong", {
     "no wait for the own turn": (_TURN, "", (VALUES, RACE, LOCK, BARRIER)),
     "wrong parity of the turn": (
@@ -288,9 +286,6 @@ _K3 = _of(K3_FILE, "k3 cooperative", {
     ),
     "the last products are not waited for": (
         "    wgmma_wait<0>();\n", "", (VALUES, RACE, ADVISORY),
-    ),
-    "the turn is handed on past a late warp": (
-        "  if (PINGPONG && k_tiles == 0) sync_consumer(consumer);\n", "", (LOCK,),
     ),
     "both consumers store through one box": (
         "base + STORES + consumer * STORE_BOXES * BOX_BYTES;", "base + STORES;", (VALUES, RACE),
