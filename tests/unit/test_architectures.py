@@ -91,6 +91,8 @@ def test_br131_a_driver_is_given_cubins_and_never_ptx(nvrtc, monkeypatch):
 
     monkeypatch.setattr(library, "driver", Api)
     monkeypatch.setattr(library, "_kernels", {})
+    here = types.SimpleNamespace(name="GPU", arch=Arch(90))
+    monkeypatch.setattr(library, "device", lambda ordinal: here)
     kernel = replace(gemmjit.compile("k0", None, "sm_90a"), nvrtc_version=nvrtc)
     assert library.load(kernel, 0) == kernel.entry.encode()
     (data,) = given
