@@ -10,6 +10,9 @@ READY  := $(VENV)/.ready
 OLD_VENV  := .venv-nvrtc130
 OLD_READY := $(OLD_VENV)/.ready
 
+# Two workers on two cores: threads of BLAS that wait for each other would only be in their way.
+test test-nvrtc130: export OPENBLAS_NUM_THREADS ?= 1
+
 .PHONY: demo test test-nvrtc130 check format docs clean
 
 demo: $(READY)

@@ -34,7 +34,8 @@ def test_demo_is_right_and_complete(capsys):
     assert (len(facts["times"]) > 0) == is_available()
 
 
-def test_demo_prints_what_it_did(capsys):
+def test_demo_prints_what_it_did(capsys, monkeypatch):
+    monkeypatch.setenv("GEMMJIT_EXECUTOR", "reference")
     assert cli.main(["demo", "--arch", "sm_80"]) == 0
     out = capsys.readouterr().out
     assert "Compiled for sm_80 by NVRTC" in out
@@ -43,7 +44,8 @@ def test_demo_prints_what_it_did(capsys):
     assert "WRONG" not in out
 
 
-def test_demo_skips_kernels_that_the_architecture_lacks(capsys):
+def test_demo_skips_kernels_that_the_architecture_lacks(capsys, monkeypatch):
+    monkeypatch.setenv("GEMMJIT_EXECUTOR", "reference")
     facts = run_json(capsys, "demo", "--arch", "sm_75")
     assert {row["kernel"] for row in facts["kernels"]} == {"k0"}
 
