@@ -127,6 +127,10 @@ class Placed:
         """Return the elements as they are now, in float64."""
         return self._view(self._maker.download(self._flat)).astype(np.float64)
 
+    def raw(self) -> np.ndarray:
+        """Return every byte of the buffer as it is now, elements and poison."""
+        return self._maker.download(self._flat).view(np.uint8)
+
     def assert_only_elements_changed(self) -> None:
         """Fail if a byte of the buffer that belongs to no element is not what it was."""
         inside = np.zeros(self._before.size, bool)

@@ -1,0 +1,80 @@
+"""The cases that a GPU is compared with, without the GPU: they run, everywhere the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from differential import emulate_micro, kernel_cases, launchable, run_case
+from makers import NumpyMaker
+from micro_kernels import GUARD, micros, model_micros
+
+from gemmjit.arch import Arch
+from gemmjit.emulator import emulating
+from gemmjit.emulator.settings import Settings
+from gemmjit.kernels import KERNELS
+
+HOPPER = Arch.parse("sm_90a")
+MICROS = list(micros(HOPPER))
+CASES = list(kernel_cases(HOPPER))
+
+
+@pytest.mark.parametrize("micro", MICROS, ids=lambda m: m.name)
+def test_a_micro_kernel_gives_the_same_under_every_policy(micro):
+    eager, _ = emulate_micro(micro)
+    inputs = {name: array.reshape(-1).view(np.uint8) for name, array in micro.arrays.items()}
+    assert any(not np.array_equal(eager[name], inputs[name]) for name in inputs)
+    for settings in (Settings(policy="lazy"), Settings(policy="random", seed=1)):
+        other, _ = emulate_micro(micro, settings)
+        for name in inputs:
+            np.testing.assert_array_equal(other[name], eager[name], err_msg=name)
+
+
+@pytest.mark.parametrize("micro", list(model_micros(HOPPER)), ids=lambda m: m.name)
+def test_the_model_of_the_tensor_cores_makes_a_difference(micro):
+    plain, _ = emulate_micro(micro)
+    model, _ = emulate_micro(micro, Settings(numerics="tensor_core"))
+    name = "d" if "d" in plain else "out"
+    a, b = (x[name].view(np.float32) for x in (plain, model))
+    assert (a != b).any()
+    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-2)
+
+
+def test_boxes_reach_past_every_end():
+    """Loads fill with zeros, stores leave alone what lies outside."""
+    loads = [m for m in MICROS if m.name.startswith("TMA load")]
+    assert len(loads) == 13
+    for micro in loads:
+        places = micro.arrays["places"]
+        dims = micro.arguments[0].tensor_map.dims
+        for axis in range(len(dims)):
+            assert (places[:, axis] < 0).any()
+            assert (places[:, axis] >= dims[axis]).any()
+        out = emulate_micro(micro)[0]["out"].view(np.uint16).reshape(len(places), -1)
+        outside = (places[:, : len(dims)] >= np.array(dims)).any(1)
+        assert not out[outside].any()
+        assert (out[0] != 0).all()  # the tensor holds no zeros
+    stores = [m for m in MICROS if m.name.startswith("TMA store")]
+    assert len(stores) == 5
+    for micro in stores:
+        tensor = emulate_micro(micro)[0]["tensor"]
+        assert (tensor[-128:] == GUARD).all()
+        assert (tensor != GUARD).any()
+
+
+def test_cases_take_part_of_every_kernel_and_swizzle():
+    tiles = {(c.config.kernel, str(c.config)) for c in CASES}
+    for kernel in KERNELS.values():
+        assert {(kernel.name, str(c)) for c in kernel.shipped_configs()} <= tiles
+    assert {c.config.swizzle for c in CASES if c.config.kernel == "k2"} == {0, 32, 64, 128}
+    assert len(CASES) == len(set(map(str, CASES)))
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.config.kernel != "k0"][::5], ids=str)
+def test_a_case_gives_the_same_twice(case):
+    kernel = launchable(case, HOPPER)
+    once, again = (run_case(case, NumpyMaker(), kernel) for _ in range(2))
+    with emulating("random", seed=2):
+        other = run_case(case, NumpyMaker(), kernel)
+    for name in once:
+        np.testing.assert_array_equal(again[name], once[name], err_msg=name)
+        np.testing.assert_array_equal(other[name], once[name], err_msg=name)
