@@ -90,6 +90,10 @@ class Arch:
         """
         if isinstance(text, Arch):
             return text
+        if not isinstance(text, str):
+            raise UnsupportedArchError(
+                f"arch: expected a name such as sm_80, sm_90a or sm_100f; got {text!r}"
+            )
         match = _PATTERN.fullmatch(text.strip())
         if match is None:
             raise UnsupportedArchError(

@@ -124,8 +124,18 @@ class NumpyFrontend(Frontend):
 
     def view(self, array: Any, argument: str = "array") -> ArrayView:
         """Return the view of a NumPy array."""
+        if isinstance(array, np.ma.MaskedArray):
+            raise InvalidDtypeError(
+                f"{argument}: expected an array without a mask, which would be ignored; "
+                "got a masked one. Fill it, as with array.filled(0)"
+            )
         dtype = dtype_of(array.dtype, argument)
         itemsize = dtype.itemsize
+        if array.size and array.ctypes.data % itemsize:
+            raise InvalidDtypeError(
+                f"{argument}: expected its first element on a multiple of {itemsize} bytes; "
+                f"got address {array.ctypes.data:#x}. Copy it with array.copy()"
+            )
         if any(s % itemsize for s in array.strides):
             raise InvalidDtypeError(
                 f"{argument}: expected strides in whole elements of {itemsize} bytes; "

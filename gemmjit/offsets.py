@@ -62,7 +62,7 @@ def from_row_ids(row_ids: Any, num_groups: int) -> Any:
     array of int32, shape (G,)
     """
     ids = _as_array(row_ids, "row_ids")
-    if num_groups < 0:
+    if not isinstance(num_groups, int | np.integer) or num_groups < 0:
         raise InvalidProblemError(f"num_groups: expected a number >= 0; got {num_groups}")
     # Comparing with every group needs no scatter and no host round trip, on any framework.
     groups = _arange_like(ids, num_groups)
@@ -99,9 +99,10 @@ def validate(ends: npt.NDArray[np.int64], rows: int) -> None:
     """Raise for end offsets that do not describe a grouping of `rows` rows."""
     if ends.size == 0:
         return
-    steps = np.diff(ends, prepend=0)
-    if steps.min() < 0:
-        at = int(steps.argmin())
+    # Compared, not subtracted: differences of wild values would wrap.
+    falls = ends < np.concatenate([[0], ends[:-1]])
+    if falls.any():
+        at = int(falls.argmax())
         before = int(ends[at - 1]) if at else 0
         raise InvalidProblemError(
             f"offs: expected end offsets that never fall, from 0 on; got offs[{at}] = "
@@ -122,9 +123,22 @@ def to_host(offs: Any) -> npt.NDArray[np.int64]:
     if hasattr(offs, "detach"):  # torch; NumPy lacks some of its types
         offs = offs.detach().cpu()
         offs = offs.double().numpy() if offs.is_floating_point() else offs.numpy()
-    elif hasattr(offs, "get"):  # CuPy
+    elif hasattr(offs, "get") and hasattr(offs, "dtype"):  # CuPy
         offs = offs.get()
-    array = np.asarray(offs)
+    if isinstance(offs, np.ma.MaskedArray):
+        raise InvalidProblemError(
+            "offs: expected offsets without a mask, which would be ignored; got a masked array. "
+            "Fill it, as with offs.filled()"
+        )
+    try:
+        array = np.asarray(offs)
+    except ValueError:  # rows of different lengths
+        array = np.empty((0, 0))
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
+        raise InvalidProblemError(
+            f"offs: expected offsets below 2^63; got {int(array.max())}. Pass the end offset of "
+            "each group, as int32 or int64"
+        )
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidProblemError(
             f"offs: expected one dimension of whole numbers; got shape {array.shape} "
@@ -139,6 +153,11 @@ def _as_array(value: Any, name: str) -> Any:
         raise InvalidProblemError(
             f"{name}: expected an array of one dimension; got {type(value).__name__} of shape "
             f"{tuple(getattr(array, 'shape', ()))}"
+        )
+    kind = str(array.dtype).removeprefix("torch.")
+    if not kind.startswith(("int", "uint")):
+        raise InvalidProblemError(
+            f"{name}: expected whole numbers; got {kind}. Cast them, as to int32"
         )
     return array
 

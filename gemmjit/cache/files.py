@@ -43,8 +43,10 @@ def read_files(path: Path, *, any_owner: bool) -> dict[str, bytes]:
     files = {}
     for name in reversed(FILES):
         try:
-            with open(path / name, "rb") as file:
+            with open(path / name, "rb", opener=_without_waiting) as file:
                 status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise DamagedEntryError(f"{name} is not a file")
                 _believe(status, name, any_owner)
                 if status.st_size > _LARGEST:
                     raise DamagedEntryError(f"{name} has {status.st_size} bytes")
@@ -54,6 +56,11 @@ def read_files(path: Path, *, any_owner: bool) -> dict[str, bytes]:
                 raise FileNotFoundError(path) from None
             raise DamagedEntryError(f"{name} is missing") from None
     return files
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open so that a pipe in the place of a file is noticed, not waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _believe(status: os.stat_result, name: str, any_owner: bool) -> None:

@@ -50,14 +50,16 @@ def run_on_cpu(
     Parameters are those of the call. Offsets are validated; offsets in an array count as device
     offsets in the choice of the schedule, so that both schedules can be tried without a GPU.
     """
-    a, b = frontend.view(mat_a), frontend.view(mat_b)
-    o = frontend.view(out) if out is not None else None
+    a, b = frontend.view(mat_a, "mat_a"), frontend.view(mat_b, "mat_b")
+    o = frontend.view(out, "out") if out is not None else None
     sizes = host_group_sizes(offs, a.shape[0] if b.ndim == 3 else a.shape[-1])
     ends = np.cumsum(sizes).astype(np.int32)
     f = None
     if not isinstance(offs, list | tuple):
         f = ArrayView(ends.ctypes.data, ends.shape, (1,), I32, CPU)
     problem = problem_of(a, b, f, len(sizes), o, out_dtype, accumulate)
+    if o is not None:
+        _check_offsets_apart(_ndarray(o), offs)
     shape = result_shape(problem.form, a.shape, b.shape, len(sizes))
     if problem.is_empty:
         return out if o is not None else frontend.empty(shape, problem.out_dtype, CPU)
@@ -87,6 +89,15 @@ def run_on_cpu(
     else:
         reference.run(problem, _ndarray(a), _ndarray(b), sizes, _ndarray(o))
     return out
+
+
+def _check_offsets_apart(out: npt.NDArray[Any], offs: Any) -> None:
+    """Raise if the result lies over the offsets, which must stay as they are."""
+    given = offs.detach().numpy() if hasattr(offs, "detach") else offs
+    if isinstance(given, np.ndarray) and np.may_share_memory(out, given):
+        raise InvalidProblemError(
+            "out: expected memory that offs does not use; they overlap. Pass another array"
+        )
 
 
 def _emulates(problem: Problem, limit: int) -> bool:

@@ -96,7 +96,7 @@ def grouped_mm(
     """
     if bias is not None or epilogue is not None:
         raise NotImplementedError(
-            "bias, epilogue: expected None; fused epilogues come with the wgmma kernel. "
+            "bias, epilogue: expected None; fused epilogues are not supported yet. "
             "Add the bias to the result"
         )
     return run(

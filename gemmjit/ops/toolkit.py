@@ -172,7 +172,7 @@ def _spec(
     device = Arch.parse(arch) if arch is not None else default_arch()
     targets = targets_for(device, found.accelerated)
     target = targets[0] if targets else device
-    if tile.kernel != found.name:
+    if not isinstance(tile, Config) or tile.kernel != found.name:
         raise InvalidConfigError(
             f"config: {found.name} takes a {found.config_type.__name__}; "
             f"got a {type(tile).__name__}"

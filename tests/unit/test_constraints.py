@@ -58,7 +58,7 @@ def test_rules_of_k0(config, words):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (Sm80MmaConfig(block_m=48), ("block_m", "32, 64, 128", "48")),
+        (Sm80MmaConfig(block_m=48), ("block_m", "k1 takes 32, 64", "48")),
         (Sm80MmaConfig(block_n=96), ("block_n", "64, 128 or 256", "96")),
         (Sm80MmaConfig(block_k=24), ("block_k", "16, 32 or 64", "24")),
         (Sm80MmaConfig(num_stages=1), ("num_stages", "2 to 8", "1")),

@@ -116,7 +116,7 @@ def test_the_ladder_of_the_first_two():
     assert (tile.block_m, tile.block_n, tile.block_k) == (64, 64, 16)
     assert k0.threads(tile) == 256
     two_stages = [c for c in k1.shipped_configs() if c.num_stages == 2 and c.block_k == 32]
-    assert {c.block_m for c in two_stages} == {32, 64, 128}
+    assert {c.block_m for c in two_stages} >= {32, 64, 128}
     for config in k1.shipped_configs():
         assert (config.block_n, config.pad) == (128, 8)
         assert k1.threads(config) == 256

@@ -215,7 +215,7 @@ RULES = {
     ),
     "tile that breaks a rule": (
         lambda: call(config=Sm80MmaConfig(block_m=48)),
-        InvalidConfigError, "block_m", "32, 64, 128", "48", "k1 cannot be built",
+        InvalidConfigError, "block_m", "k1 takes 32, 64", "48", "k1 cannot be built",
     ),
     "BR-065 tile that needs too much shared memory": (
         lambda: call(config=Sm80MmaConfig(block_n=256, block_k=64, num_stages=5)),
