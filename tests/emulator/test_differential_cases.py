@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pytest
-from differential import emulate_micro, kernel_cases, launchable, run_case
+from differential import emulate_micro, executed, kernel_cases, launchable, run_case
 from makers import NumpyMaker
 from micro_kernels import GUARD, micros, model_micros
 
@@ -78,3 +81,26 @@ def test_a_case_gives_the_same_twice(case):
     for name in once:
         np.testing.assert_array_equal(again[name], once[name], err_msg=name)
         np.testing.assert_array_equal(other[name], once[name], err_msg=name)
+
+
+def documented():
+    """Return the script that writes the table of the documentation."""
+    path = Path(__file__).resolve().parents[2] / "docs" / "instructions.py"
+    spec = importlib.util.spec_from_file_location("instructions", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def test_the_documentation_lists_what_micro_kernels_execute():
+    script = documented()
+    listed = script.named(script.written())
+    for micro in MICROS:
+        _, report = emulate_micro(micro)
+        assert set(report.instructions) <= listed, "run docs/instructions.py"
+
+
+@pytest.mark.slow
+def test_the_documentation_lists_what_the_cases_execute():
+    script = documented()
+    assert script.written() == script.table(executed(HOPPER, MICROS)), "run docs/instructions.py"
