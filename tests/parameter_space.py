@@ -34,7 +34,7 @@ TARGETS = tuple(
 
 #: Values of each field of a config, more of those that rules let through, and some that none may.
 FIELDS: dict[str, tuple[Any, ...]] = {
-    "block_m": (32, 64, 64, 128, 128, 256, 0, 16, 48, -64, 64.0),
+    "block_m": (32, 64, 64, 96, 128, 128, 160, 224, 256, 0, 16, 48, -64, 64.0),
     "block_n": (32, 64, 64, 128, 128, 192, 256, 0, 80, True),
     "block_k": (8, 16, 16, 32, 32, 64, 64, 64, 128, 0, 24, "64"),
     "min_blocks_per_sm": (1, 1, 1, 1, 2, 2, 3, 4, 0, 33),
