@@ -16,6 +16,7 @@ from gemmjit.logs import warn_once
 __all__ = [
     "DEFAULT_MAX_BYTES",
     "max_bytes",
+    "named_directory",
     "parse_size",
     "shared_directories",
     "user_directory",
@@ -81,6 +82,11 @@ def parse_size(text: str) -> int | None:
     """Return the bytes that a text such as ``512M`` or ``2 GiB`` means, or None if it is none."""
     match = _SIZE.fullmatch(text.strip())
     return None if match is None else int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def named_directory(text: str) -> Path | None:
+    """Return the directory that ``GEMMJIT_CACHE_DIR=text`` names, or None."""
+    return _expanded("GEMMJIT_CACHE_DIR", text)
 
 
 def _expanded(variable: str, text: str) -> Path | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gemmjit import env
 from gemmjit.cache import (
     DamagedEntryError,
     Entry,
@@ -20,6 +21,7 @@ from gemmjit.cache import (
     parse_size,
 )
 from gemmjit.cache.archive import Archive, write_archive
+from gemmjit.cache.places import named_directory
 from gemmjit.cli import choices
 from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
 from gemmjit.errors import CacheError
@@ -69,6 +71,12 @@ def _stores(layers: Layers) -> list[Store]:
 
 
 def _user(layers: Layers | None = None) -> Store:
+    named = env.get("GEMMJIT_CACHE_DIR")
+    if layers is None and named is not None and named_directory(named) is None:
+        # Calls fall back to another directory; whoever looks after one must not get that.
+        raise CacheError(
+            f"GEMMJIT_CACHE_DIR: expected a directory; got {named!r}, which names none. Mend it"
+        )
     user = (layers or current_layers()).user
     if user is None:
         raise CacheError(

@@ -11,7 +11,7 @@ from gemmjit.arch import Arch
 from gemmjit.config import Config
 from gemmjit.kernels import Kernel
 
-__all__ = ["arch_list", "json_object", "pairs", "setting", "tile"]
+__all__ = ["arch_list", "json_object", "natural", "pairs", "setting", "tile"]
 
 
 def setting(text: str) -> dict[str, Any]:
@@ -31,6 +31,23 @@ def setting(text: str) -> dict[str, Any]:
         return {name: json.loads(value)}
     except ValueError:
         return {name: {"True": True, "False": False}.get(value, value)}
+
+
+def natural(text: str) -> int:
+    """Read a count that may be zero.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is negative or no integer.
+    """
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 0; got {text!r}")
+    return value
 
 
 def pairs(text: str) -> dict[str, Any]:

@@ -60,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when asynchronous work completes: at once (the default), late, or at random, with "
         "warps in random order",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of policy random, and of the data")
+    parser.add_argument(
+        "--seed", type=choices.natural, default=0, help="of policy random, and of the data"
+    )
     parser.add_argument(
         "--numerics",
         choices=("fp32", "tensor_core"),

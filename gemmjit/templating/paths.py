@@ -95,10 +95,11 @@ class override:
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        path = Path(directory).expanduser().absolute()
-        if not path.is_dir():
+        path = _absolute(directory)
+        if path is None or not path.is_dir():
             raise TemplateError(
-                f"override: expected a directory of templates; got {path}. Check the path"
+                f"override: expected a directory of templates; got {str(path or directory)!r}. "
+                "Check the path"
             )
         self.directory = path
         self._token: Token[tuple[Path, ...]] | None = None
@@ -145,11 +146,18 @@ def overlays() -> tuple[Path, ...]:
     return chosen + _listed(named)
 
 
+def _absolute(directory: str | os.PathLike[str]) -> Path | None:
+    try:
+        return Path(directory).expanduser().absolute()
+    except (RuntimeError, OSError, TypeError, ValueError):  # ~nobody, or no path at all
+        return None
+
+
 @lru_cache(maxsize=8)
 def _listed(named: str) -> tuple[Path, ...]:
     """Return the directories that ``GEMMJIT_TEMPLATE_PATH`` lists; warn of those that are none."""
     parts = (part.strip() for part in named.split(os.pathsep))
-    listed = tuple(Path(part).expanduser().absolute() for part in parts if part)
+    listed = tuple(_absolute(part) or Path(part) for part in parts if part)
     for path in listed:
         if not path.is_dir():
             logger("templating").warning(

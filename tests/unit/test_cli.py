@@ -136,3 +136,11 @@ def test_the_program_needs_no_rich():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_cache_directory_that_names_none_is_no_other_directory(monkeypatch, capsys):
+    monkeypatch.setenv("GEMMJIT_CACHE_DIR", "~nobody_of_that_name/cache")
+    with pytest.raises(SystemExit) as left:
+        sys.exit(cli.main(["cache", "clear"]))
+    assert left.value.code not in (0, None)
+    assert "GEMMJIT_CACHE_DIR" in capsys.readouterr().err
