@@ -86,7 +86,7 @@ def _host(record: Record) -> str:
     for name, first in record["first_calls"].items():
         if "error" not in first:
             text += f"\n\nFirst call in a process, {name}: {first['first_ms']:.0f} ms."
-    return text
+    return f"{text}\n\n{origin(record, (), FILES['host'][0])}"
 
 
 def _rate(row: Record, rung: str) -> str:
