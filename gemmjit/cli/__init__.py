@@ -66,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, head for example, has seen enough
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.filename is None:  # no file that an argument names
+            raise
+        print(f"gemmjit {named}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status

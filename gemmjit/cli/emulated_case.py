@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,8 @@ def make_case(
     for name, value in (*numbers.items(), ("tail", tail)):
         if type(value) is not int or value < 0:
             raise InvalidProblemError(f"problem: {name}: expected a whole number; got {value!r}")
+    if type(skew) not in (int, float) or not 0 <= skew < math.inf:
+        raise InvalidProblemError(f"problem: skew: expected a number of at least 0; got {skew!r}")
     if sizes is None:
         groups = numbers["groups"]
         sizes = tuple(power_law(numbers["rows"], groups, skew).tolist()) if groups else ()

@@ -119,6 +119,10 @@ def test_the_timeline_is_written(capsys, tmp_path):
         (["k9"], "k9"),
         (["k1", "--problem", "colour=3"], "unknown name colour"),
         (["k1", "--problem", "rows=two"], "rows: expected a whole number"),
+        (["k1", "--problem", "skew=steep"], "skew: expected a number of at least 0"),
+        (["k1", "--problem", "skew=NaN"], "skew: expected a number of at least 0"),
+        (["k1", "--problem", "skew=-1"], "skew: expected a number of at least 0"),
+        (["k0", "--problem", "rows=8", "--trace", "/nowhere/t.json"], "/nowhere/t.json: No such"),
         (["k1", "--sizes", "3,-1"], "expected rows >= 0"),
         (["k1", "--problem", "k=2000000"], "contraction of at most"),
         (["k1", "--dtype", "float32"], "got float32"),
@@ -133,7 +137,12 @@ def test_mistakes_are_told_and_exit_with_1(capsys, argv, told):
 
 @pytest.mark.parametrize(
     "argv",
-    [["emulate"], ["emulate", "k1", "--policy", "slow"], ["emulate", "k1", "--sizes", "many"]],
+    [
+        ["emulate"],
+        ["emulate", "k1", "--policy", "slow"],
+        ["emulate", "k1", "--sizes", "many"],
+        ["emulate", "k1", "--seed", "-1"],
+    ],
     ids=" ".join,
 )
 def test_wrong_usage_exits_with_2(capsys, argv):
