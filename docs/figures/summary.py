@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from figures.grouped import forms_and_states, geometric_mean, own_ratio
 from figures.ladder import best_rung
-from figures.records import FILES, Record, Results, markdown, origin, states_of
+from figures.records import FILES, Record, Results, markdown, origin, shown, states_of
 
 __all__ = ["summary"]
 
@@ -81,8 +81,11 @@ def _host(record: Record) -> str:
     rows = []
     for result in record["results"]:
         for name, cost in result["costs"].items():
-            rows.append([f"{result['form']}, {name}", f"{cost['us']['median']:.1f}"])
-    text = f"Host cost of a repeated call:\n\n{markdown(('call', 'us'), rows)}"
+            rows.append([f"{result['form']}, {name}", shown(cost["us"], 1)])
+    table = markdown(("call", "us"), rows)
+    text = f"Host cost of a repeated call, median and its interval:\n\n{table}"
+    if any(row[-1].endswith("!") for row in rows):
+        text += "\n\n`!`: fewer rounds than make a result; a first look."
     for name, first in record["first_calls"].items():
         if "error" not in first:
             text += f"\n\nFirst call in a process, {name}: {first['first_ms']:.0f} ms."

@@ -75,7 +75,8 @@ def _user(layers: Layers | None = None) -> Store:
     if layers is None and named is not None and named_directory(named) is None:
         # Calls fall back to another directory; whoever looks after one must not get that.
         raise CacheError(
-            f"GEMMJIT_CACHE_DIR: expected a directory; got {named!r}, which names none. Mend it"
+            f"GEMMJIT_CACHE_DIR: expected a directory; got {named!r}, which names none. "
+            "Name one, or unset it"
         )
     user = (layers or current_layers()).user
     if user is None:

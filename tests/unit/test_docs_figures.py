@@ -162,6 +162,17 @@ def verdicts(results):
     return {cells[1].strip(): cells[4].strip() for cells in (line.split("|") for line in lines)}
 
 
+def test_host_costs_of_few_rounds_are_marked(results):
+    for valid in (False, True):
+        cost = {"median": 16.25, "low": 12.5, "high": 19.9, "valid": valid}
+        host = results["host"] | {"results": [{"form": "fprop", "costs": {"own": {"us": cost}}}]}
+        text = block("figures", {"host": host})
+        assert "16.2 (12.5 to 19.9)" in text
+        assert ("19.9) !" in text) is not valid
+        assert ("`!`: fewer rounds" in text) is not valid
+        assert ", driver " in text
+
+
 # The pages as they are
 
 
