@@ -53,6 +53,8 @@ _K3_FEW_ROWS = Sm90WgmmaConfig(
 )
 _K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1)
 _K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2)
+_K3_WGRAD_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=4, store_boxes=3)
+_K3_WGRAD_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=5, store_boxes=4)
 _K3_MAX_WASTE = 0.04
 
 
@@ -72,15 +74,9 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
     if problem.in_dtype == F32 or arch.number < k1.min_arch.number:
         return k0, SimtConfig()
     block_m = _block_m(problem)
-    # Ragged K: k3's form has run in the emulator only, so that it must be asked for by config.
-    candidates = (
-        ()
-        if problem.form == "ragged_k"
-        else (
-            (KERNELS["k3"], _k3_config(problem, block_m)),
-            (KERNELS["k2"], _K2_BY_BLOCK_M[block_m]),
-        )
-    )
+    candidates: list[tuple[Kernel, Config]] = [(KERNELS["k3"], _k3_config(problem, block_m))]
+    if problem.form == "ragged_m":
+        candidates.append((KERNELS["k2"], _K2_BY_BLOCK_M[block_m]))
     for kernel, config in candidates:
         reasons = _reasons_against(kernel, config, problem, arch)
         if not reasons:
@@ -101,9 +97,11 @@ def _reasons_against(kernel: Kernel, config: Config, problem: Problem, arch: Arc
 
 
 def _k3_config(problem: Problem, block_m: int) -> Config:
+    waste = -problem.n % _K3_WIDE.block_n / max(problem.n, 1)
+    if problem.form == "ragged_k":
+        return _K3_WGRAD_WIDE if waste <= _K3_MAX_WASTE else _K3_WGRAD_SQUARE
     if block_m <= 64:
         return _K3_FEW_ROWS
-    waste = -problem.n % _K3_WIDE.block_n / max(problem.n, 1)
     return _K3_WIDE if waste <= _K3_MAX_WASTE else _K3_SQUARE
 
 
