@@ -67,7 +67,7 @@ class K3(Kernel):
         rows = config.block_m if config.pingpong else config.block_m // _CONSUMERS
         accumulators = rows * config.block_n // 128
         # 64K registers: 128 x (producer + 2 consumers); more go where the accumulators need them.
-        producer, consumer = (32, 240) if accumulators >= 160 else (40, 232)
+        producer, consumer = 40, 232
         return {
             "num_stages": config.num_stages,
             "store_boxes": config.store_boxes,
