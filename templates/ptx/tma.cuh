@@ -3,6 +3,12 @@
 // What cuTensorMapEncodeTiled makes; opaque here.
 struct alignas(64) TensorMap { u64 opaque[16]; };
 
+// Orders this thread's accesses to shared memory before later asynchronous ones: its writes before
+// their reads, its reads before their writes.
+__device__ __forceinline__ void fence_async_smem() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 __device__ __forceinline__ void tma_prefetch_descriptor(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }

@@ -1,10 +1,5 @@
 // Bulk tensor stores and what goes with them (PTX ISA 9.7.9.27, sm_90 and up).
 
-// Orders this thread's writes to shared memory before later asynchronous reads of it.
-__device__ __forceinline__ void fence_async_smem() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // Stores the box at `smem`; elements outside the tensor are dropped. Coordinates must not be negative.
 __device__ __forceinline__ void tma_store_3d(const TensorMap* map, u32 smem, int x, int y, int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];"
