@@ -162,7 +162,7 @@ _K2 = _of(K2_FILE, "k2", {
     "stages are never freed": (_STAGE_FREE, ";", (LOCK,)),
     "a stage is freed before it is read": (
         f"multiply_stage(acc, a, a + A_BYTES, warp, lane);\n"
-        f"      __syncwarp();   // every lane has read the stage\n      {_STAGE_FREE}",
+        f"      fence_async_smem();\n      __syncwarp();\n      {_STAGE_FREE}",
         f"__syncwarp();\n      {_STAGE_FREE}\n"
         "      multiply_stage(acc, a, a + A_BYTES, warp, lane);",
         (VALUES, RACE),
