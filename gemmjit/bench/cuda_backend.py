@@ -10,6 +10,7 @@ from typing import Any
 
 from gemmjit.bench.backend import Backend, DeviceFacts, Graph
 from gemmjit.bench.delay import delay
+from gemmjit.bench.stream_copy import stream_copy
 from gemmjit.cuda.device import current, device
 from gemmjit.cuda.driver import check, driver, driver_version
 from gemmjit.dtypes import F16
@@ -129,17 +130,14 @@ class CudaBackend(Backend):
         return time.perf_counter()
 
     def copy_call(self, nbytes: int) -> Callable[[], Any]:
-        """Return a copy through the driver between two arrays of random bytes."""
+        """Return a copy between two arrays of random bytes."""
         source, target = (self.empty((nbytes // 2,), F16) for _ in range(2))
         self.draw(source, 1.0, 0)
         self.draw(target, 1.0, 1)
         to, source_at = self._address(target), self._address(source)
 
         def call() -> Any:
-            check(
-                self._api.cuMemcpyDtoDAsync(to, source_at, nbytes, self._capturing_stream()),
-                "cuMemcpyDtoDAsync",
-            )
+            stream_copy(to, source_at, nbytes, self._capturing_stream(), self.ordinal)
             return source, target  # both live as long as the graph
 
         return call

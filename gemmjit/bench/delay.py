@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
-from typing import Any
 
-from gemmjit.arch import targets_for
-from gemmjit.compiler import get_compiler, standard_options
-from gemmjit.cuda.device import current, device
+from gemmjit.bench.bench_kernel import bench_kernel
+from gemmjit.cuda.device import current
 from gemmjit.cuda.driver import check, driver
 
 __all__ = ["delay"]
@@ -48,20 +45,8 @@ def delay(seconds: float, stream: int, ordinal: int) -> None:
     nanoseconds = round(seconds * 1e9)
     arguments = ((nanoseconds,), (ctypes.c_ulonglong,))
     with current(ordinal):
+        kernel = bench_kernel(_SOURCE, _ENTRY, ordinal)
         check(
-            driver().cuLaunchKernel(_kernel(ordinal), 1, 1, 1, 1, 1, 1, 0, stream, arguments, 0),
+            driver().cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, arguments, 0),
             "launch of the delay kernel",
         )
-
-
-@cache
-def _kernel(ordinal: int) -> Any:
-    target = targets_for(device(ordinal).arch)[0]
-    done = get_compiler().compile(
-        _SOURCE, target=target, name="bench/delay.cu", options=standard_options(target)
-    )
-    api = driver()
-    library = check(
-        api.cuLibraryLoadData(done.cubin, [], [], 0, [], [], 0), "cuLibraryLoadData of the delay"
-    )
-    return check(api.cuLibraryGetKernel(library, _ENTRY.encode()), f"cuLibraryGetKernel {_ENTRY}")

@@ -21,7 +21,7 @@ from gemmjit.bench.protocol import Protocol
 from gemmjit.bench.report import ratio_of
 from gemmjit.bench.setup import open_bench, open_telemetry
 from gemmjit.bench.statistics import median_interval
-from gemmjit.cuda.driver import is_available
+from gemmjit.cuda.driver import check, driver, is_available
 
 pytestmark = [
     pytest.mark.gpu,
@@ -94,6 +94,28 @@ def test_a_copy_of_known_bytes_is_within_what_memory_can_do(backend):
     assert values.dense_flops_per_second is None or 1e12 < values.dense_flops_per_second < 5e15
     assert backend.facts.l2_bytes > 1 << 20
     assert backend.facts.driver
+
+
+def test_the_copy_copies_and_is_no_slower_than_the_driver_s(backend):
+    nbytes = 1 << 28
+    call = backend.copy_call(nbytes)
+    source, target = call()
+    backend.synchronize()
+    for count in (1000, 999):  # samples at two spacings
+        assert list(backend.sample(source, count)) == list(backend.sample(target, count))
+
+    def by_the_driver():
+        check(
+            driver().cuMemcpyDtoDAsync(
+                backend._address(target), backend._address(source), nbytes,
+                backend._capturing_stream(),
+            ),
+            "cuMemcpyDtoDAsync",
+        )  # fmt: skip
+
+    graphs = [backend.capture([one]) for one in (call, by_the_driver)]
+    ours, theirs = np.median([backend.measure(graphs) for _ in range(7)], axis=0)
+    assert ours < 1.1 * theirs
 
 
 @pytest.mark.parametrize("form", ["fprop", "dgrad", "wgrad"])
