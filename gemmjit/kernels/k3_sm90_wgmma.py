@@ -64,9 +64,7 @@ class K3(Kernel):
     def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
         """Return the template's variables that only k3 has."""
         assert isinstance(config, Sm90WgmmaConfig)
-        rows = config.block_m if config.pingpong else config.block_m // _CONSUMERS
-        accumulators = rows * config.block_n // 128
-        # 64K registers: 128 x (producer + 2 consumers); more go where the accumulators need them.
+        # What a block has at launch, 168 for each of 384 threads: 40 + 2 x 232 = 3 x 168.
         producer, consumer = 40, 232
         return {
             "num_stages": config.num_stages,
@@ -163,6 +161,10 @@ class K3(Kernel):
             Sm90WgmmaConfig(block_m=128, block_n=256, num_stages=4, store_boxes=2, pingpong=False),
             Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=4, store_boxes=3),
             Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=5, store_boxes=4),
+            Sm90WgmmaConfig(
+                block_m=64, block_n=256, num_stages=4, store_boxes=2, raster_m=2, b_evict_first=True
+            ),
+            Sm90WgmmaConfig(block_m=256, block_n=128, num_stages=3, store_boxes=4, pingpong=False),
         )
 
 

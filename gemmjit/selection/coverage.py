@@ -10,7 +10,7 @@ from gemmjit.config import Config
 from gemmjit.constraints import variant_for
 from gemmjit.kernels import Kernel
 from gemmjit.problem import Problem
-from gemmjit.selection.heuristic import TILE_HEIGHTS, choose
+from gemmjit.selection.heuristic import MEAN_ROWS_BOUNDS, choose
 from gemmjit.variant import Variant
 
 __all__ = ["ANY_ROWS", "Choice", "every_choice", "sample_sizes"]
@@ -39,11 +39,12 @@ def sample_sizes(num_groups: int | None, rows: tuple[int, int]) -> Iterator[tupl
 
     Notes
     -----
-    The choice changes with the mean rows of a group, where a taller tile fills; and with a
-    dimension of length 1, whose stride says nothing.
+    The choice changes with the mean rows of a group, where a taller tile fills; with the number of
+    groups that can have rows, at one place, so that the ends of its range show both sides; and with
+    a dimension of length 1, whose stride says nothing.
     """
     low, high = max(rows[0], 1), max(rows[1], 1)
-    means = [1, *(mean for height in TILE_HEIGHTS for mean in (height, height + 1))]
+    means = [1, *(mean for bound in MEAN_ROWS_BOUNDS for mean in (bound, bound + 1))]
     if num_groups is not None:
         groups = {max(num_groups, 1)}
     else:

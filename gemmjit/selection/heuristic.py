@@ -15,14 +15,20 @@ from gemmjit.dtypes import F32
 from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
 
-__all__ = ["TILE_HEIGHTS", "choose"]
+__all__ = ["MEAN_ROWS_BOUNDS", "choose"]
 
 _log = logging.getLogger("gemmjit.selection")
 
 _FIRST_WITH_TMA = 90
 
-#: Mean rows of a group up to which a lower tile than the tallest, 128, is taken.
-TILE_HEIGHTS = (32, 64)
+# Mean rows of a group up to which a lower tile than the tallest, 128, is taken.
+_TILE_HEIGHTS = (32, 64)
+# Mean rows of a group up to which wgrad counts as short, and from which on as long.
+_SHORT_GROUP = 128
+_LONG_GROUP = 2047
+
+#: Mean rows of a group past which the choice can be another one.
+MEAN_ROWS_BOUNDS = (*_TILE_HEIGHTS, _SHORT_GROUP, _LONG_GROUP)
 
 # Best of k1's tiles on an H200 (2026-11-29; E=64, K=1024, N=2688): at 256 rows a group 398 us for
 # block_m 128 with four stages, against 412 us with two; at 32 rows a group 117 us for block_m 32
@@ -44,18 +50,32 @@ _K2_BY_BLOCK_M = {
 
 
 # k3: times over those of torch.grouped_mm in one run, replays back to back / with idle gaps (H200,
-# 2026-11-29). 64 rows and fewer a group stream the weights: 0.65 / 0.68 at 32 rows, 0.69 / 0.71 at
-# 2 rows. Taller groups: 128 x 192 tiles reach 0.75 / 0.84 at 256 rows and N = 2688, where 128 x 128
-# reach 0.77 / 0.89; at N = 1024, of which 192 columns waste an eighth, 0.97 / 1.02 against
-# 0.89 / 0.99.
+# 2026-11-29 and 30). 64 rows and fewer a group stream the weights: 256 columns reach 0.65 / 0.68
+# at 32 rows and 0.69 / 0.71 at 2 rows, 128 columns 0.66 / 0.68 and 0.71 / 0.73; but they are half as
+# many tiles, so that there must still be enough of them for all multiprocessors. Taller groups:
+# 128 x 192 tiles reach 0.75 / 0.84 at 256 rows and N = 2688, where 128 x 128 reach 0.77 / 0.89; at
+# N = 1024, of which 192 columns waste an eighth, 0.97 / 1.02 against 0.89 / 0.99.
 _K3_FEW_ROWS = Sm90WgmmaConfig(
+    block_m=64, block_n=256, num_stages=4, store_boxes=2, raster_m=2, b_evict_first=True
+)
+_K3_FEW_TILES = Sm90WgmmaConfig(
     block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
 )
+_K3_MANY_TILES = 198  # one and a half for each of an H200's multiprocessors
 _K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1)
 _K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2)
+_K3_MAX_WASTE = 0.04
+
+# k3's ragged-K form likewise (2026-11-30): 128 x 192 tiles 0.57 / 0.68 at 256 rows a group and
+# N = 2688, 128 x 128 tiles 0.64 / 0.74. At 64 rows and N = 4096, of which 192 columns waste 3 %,
+# 0.78 / 0.84 against 0.72 / 0.79. At 4,096 rows a group 0.96 / 1.06, where 256 x 128 tiles, which
+# read less for each product, reach 0.97 / 1.01.
 _K3_WGRAD_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=4, store_boxes=3)
 _K3_WGRAD_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=5, store_boxes=4)
-_K3_MAX_WASTE = 0.04
+_K3_WGRAD_TALL = Sm90WgmmaConfig(
+    block_m=256, block_n=128, num_stages=3, store_boxes=4, pingpong=False
+)
+_K3_WGRAD_SHORT_WASTE = 0.02
 
 
 def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
@@ -99,10 +119,24 @@ def _reasons_against(kernel: Kernel, config: Config, problem: Problem, arch: Arc
 def _k3_config(problem: Problem, block_m: int) -> Config:
     waste = -problem.n % _K3_WIDE.block_n / max(problem.n, 1)
     if problem.form == "ragged_k":
-        return _K3_WGRAD_WIDE if waste <= _K3_MAX_WASTE else _K3_WGRAD_SQUARE
+        return _k3_wgrad_config(problem, waste)
     if block_m <= 64:
-        return _K3_FEW_ROWS
+        groups = min(problem.num_groups, problem.rows)
+        tiles = groups * -(-problem.n // _K3_FEW_ROWS.block_n)
+        return _K3_FEW_ROWS if tiles >= _K3_MANY_TILES else _K3_FEW_TILES
     return _K3_WIDE if waste <= _K3_MAX_WASTE else _K3_SQUARE
+
+
+def _k3_wgrad_config(problem: Problem, waste: float) -> Config:
+    mean = _mean_rows(problem)
+    if mean > _LONG_GROUP and -problem.m % _K3_WGRAD_TALL.block_m <= _K3_MAX_WASTE * problem.m:
+        return _K3_WGRAD_TALL
+    limit = _K3_WGRAD_SHORT_WASTE if mean <= _SHORT_GROUP else _K3_MAX_WASTE
+    return _K3_WGRAD_WIDE if waste <= limit else _K3_WGRAD_SQUARE
+
+
+def _mean_rows(problem: Problem) -> int:
+    return -(-problem.rows // max(problem.num_groups, 1))
 
 
 def _block_m(problem: Problem) -> int:
@@ -110,5 +144,5 @@ def _block_m(problem: Problem) -> int:
     if problem.form == "ragged_k":
         rows = problem.m
     else:
-        rows = -(-problem.rows // max(problem.num_groups, 1))
-    return next((block for block in TILE_HEIGHTS if rows <= block), 128)
+        rows = _mean_rows(problem)
+    return next((block for block in _TILE_HEIGHTS if rows <= block), 128)
