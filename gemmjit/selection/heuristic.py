@@ -51,8 +51,8 @@ _K2_BY_BLOCK_M = {
 
 # k3: times over those of torch.grouped_mm in one run, replays back to back / with idle gaps (H200,
 # 2026-11-29 and 30). 64 rows and fewer a group stream the weights: 256 columns reach 0.65 / 0.68
-# at 32 rows and 0.69 / 0.71 at 2 rows, 128 columns 0.66 / 0.68 and 0.71 / 0.73; but they are half as
-# many tiles, so that there must still be enough of them for all multiprocessors. Taller groups:
+# at 32 rows and 0.69 / 0.71 at 2 rows, 128 columns 0.66 / 0.68 and 0.71 / 0.73; but they are half
+# as many tiles, so that there must still be enough of them for all multiprocessors. Taller groups:
 # 128 x 192 tiles reach 0.75 / 0.84 at 256 rows and N = 2688, where 128 x 128 reach 0.77 / 0.89; at
 # N = 1024, of which 192 columns waste an eighth, 0.97 / 1.02 against 0.89 / 0.99.
 _K3_FEW_ROWS = Sm90WgmmaConfig(

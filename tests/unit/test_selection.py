@@ -66,3 +66,26 @@ def test_a_fixed_config_is_not_second_guessed():
 def test_operands_that_no_tensor_map_describes_go_to_k1():
     for changes in ({"n": 33}, {"k": 7}, {"a_k_major": False}):
         assert choose(problem(**changes), Arch(90))[0].name == "k1"
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "n", "block_n"),
+    [(64, 2048, 2688, 256), (128, 256, 1536, 256), (8, 64, 1024, 128), (64, 10, 2688, 128),
+     (18, 18, 2816, 256), (17, 17, 2816, 128)],
+)  # fmt: skip
+def test_few_rows_take_wide_tiles_while_there_are_enough_of_them(groups, rows, n, block_n):
+    _, config = choose(problem(rows=rows, groups=groups, n=n, k=1024), Arch.parse("sm_90"))
+    assert (config.block_m, config.block_n) == (64, block_n)
+
+
+@pytest.mark.parametrize(
+    ("rows", "m", "n", "tile"),
+    [(256, 1024, 2688, (128, 192)), (256, 1024, 1024, (128, 128)), (512, 4096, 4096, (128, 192)),
+     (64, 4096, 4096, (128, 128)), (4096, 4096, 4096, (256, 128)), (4096, 320, 4096, (128, 192)),
+     (2047, 4096, 4096, (128, 192)), (2048, 4096, 4096, (256, 128))],
+)  # fmt: skip
+def test_wgrad_takes_its_tile_from_mean_rows_and_waste(rows, m, n, tile):
+    asked = problem("ragged_k", rows=8 * rows, groups=8, n=n, k=m)
+    kernel, config = choose(asked, Arch.parse("sm_90"))
+    assert kernel.name == "k3"
+    assert (config.block_m, config.block_n) == tile
