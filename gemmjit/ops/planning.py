@@ -27,8 +27,9 @@ from gemmjit.schedule import max_row_tiles, tail_tiles, tile_list
 
 __all__ = ["OPERANDS", "plan_ladder"]
 
-#: Operands of a plan, in the order in which an executor is given their addresses.
-OPERANDS = ("mat_a", "mat_b", "out", "offs")
+#: Operands of a plan, in the order in which an executor is given their addresses; the result last,
+#: since its address is the last to be known.
+OPERANDS = ("mat_a", "mat_b", "offs", "out")
 
 _MAX_GRID_X = 2**31 - 1
 _TILE_BYTES = 16
