@@ -146,6 +146,10 @@ class Frontend(ABC):
     def check_differentiable(self, array: Any, argument: str) -> None:  # noqa: B027
         """Raise if the array asks for a gradient that the call would not record."""
 
+    def requires_grad(self, array: Any) -> bool:
+        """Return whether the array may ask for a gradient; cheap."""
+        return False
+
 
 class NumpyFrontend(Frontend):
     """NumPy arrays in host memory."""

@@ -31,8 +31,6 @@ MAX_PREPARED = 4096
 #: Stream objects kept; a handle may be a new stream's, which is as good.
 _MAX_STREAMS = 64
 
-_ADDRESS = struct.Struct("<Q")
-
 Pointers = tuple[int, ...]
 
 _kept: deque[tuple[dict[Pointers, _Prepared], Pointers]] = deque()
@@ -131,7 +129,9 @@ class _Layout:
         self.table_offset = len(self.image)
         self.table = struct.Struct(f"<{len(packed.starts)}Q")
         self.buffer_type = ctypes.c_char * (self.table_offset + self.table.size + PACKING_ALIGNMENT)
-        self.addresses = [(s.offset, names.index(s.name), s.displacement) for s in packed.slots]
+        self.addresses = _runs(
+            [(s.offset, names.index(s.name), s.displacement) for s in packed.slots]
+        )
         # Parameters with the same map of the same operand share its encoding.
         self.maps: list[tuple[TensorMapEncoder, int, int, list[int]]] = []
         shared: dict[Any, list[int]] = {}
@@ -168,8 +168,8 @@ class _Prepared:
         skip = -start % PACKING_ALIGNMENT
         base = self._base = start + skip
         ctypes.memmove(base, like._base if like else layout.image, len(layout.image))
-        for offset, index, displacement in layout.addresses:
-            _ADDRESS.pack_into(buffer, skip + offset, pointers[index] + displacement)
+        for offset, run, parts in layout.addresses:
+            run.pack_into(buffer, skip + offset, *[pointers[index] + by for index, by in parts])
         for encoder, index, displacement, places in layout.maps:
             if like is None or like._pointers[index] != pointers[index]:
                 encoder.write(base + places[0], pointers[index] + displacement)
@@ -178,6 +178,19 @@ class _Prepared:
         self.table = base + layout.table_offset
         parameters = [base + offset for offset in layout.starts]
         layout.table.pack_into(buffer, skip + layout.table_offset, *parameters)
+
+
+def _runs(
+    addresses: list[tuple[int, int, int]],
+) -> list[tuple[int, struct.Struct, list[tuple[int, int]]]]:
+    """Return addresses that lie side by side as one, so that they are written at a time."""
+    runs: list[tuple[int, list[tuple[int, int]]]] = []
+    for offset, index, displacement in addresses:
+        if runs and offset == runs[-1][0] + 8 * len(runs[-1][1]):
+            runs[-1][1].append((index, displacement))
+        else:
+            runs.append((offset, [(index, displacement)]))
+    return [(offset, struct.Struct(f"<{len(parts)}Q"), parts) for offset, parts in runs]
 
 
 def _stream(stream: int) -> Any:

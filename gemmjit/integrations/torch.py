@@ -93,6 +93,10 @@ class TorchFrontend(Frontend):
     #: The address of the first element; the method itself, since it runs in every call.
     pointer = staticmethod(torch.Tensor.data_ptr)
 
+    def requires_grad(self, array: Any) -> bool:
+        """Return the tensor's flag."""
+        return array.requires_grad  # type: ignore[no-any-return]
+
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return a new tensor from torch's caching allocator."""
         if device >= 0 and self._quick_empty is not None and self._current_device() == device:

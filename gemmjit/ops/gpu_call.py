@@ -134,7 +134,7 @@ class GpuCall:
         offs : array or None
             Offsets on the device.
         inputs : tuple of int
-            Addresses of the operands but the result, in the order of `OPERANDS`.
+            Addresses of what the call reads, in the order of `INPUTS`.
         stream
             As passed to the call.
         """

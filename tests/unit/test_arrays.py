@@ -85,6 +85,7 @@ def test_empty_is_c_contiguous_and_of_the_type_asked():
     assert (got.shape, got.dtype) == ((3, 5), BF16.numpy)
     assert got.flags.c_contiguous
     assert NUMPY.current_stream(CPU) == 0
+    assert not NUMPY.requires_grad(got)
     NUMPY.check_differentiable(got, "mat_a")
 
 
