@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,7 +17,15 @@ import numpy as np
 from gemmjit.dtypes import DType, dtype_of
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 
-__all__ = ["CPU", "ArrayView", "Frontend", "contiguous_strides", "frontend_of", "register"]
+__all__ = [
+    "CPU",
+    "FRONTENDS",
+    "ArrayView",
+    "Frontend",
+    "contiguous_strides",
+    "frontend_of",
+    "register",
+]
 
 #: Device number of host memory.
 CPU = -1
@@ -91,20 +100,45 @@ class Frontend(ABC):
         """Return shape, strides, type and device as the framework spells them.
 
         Equal signatures mean equal views but for the pointer. The last element is the device
-        number. This is on the path of every call and must be cheap.
+        number.
         """
 
     @abstractmethod
     def pointer(self, array: Any) -> int:
         """Return the address of the first element."""
 
+    def identify(
+        self, mat_a: Any, mat_b: Any, offs: Any
+    ) -> tuple[tuple[Any, ...], tuple[int, int, int]] | None:
+        """Return what a call's operands have in common with those of a call that ran before.
+
+        This is on the path of every call, so it is one method: a framework answers it with as few
+        steps of the interpreter as it can.
+
+        Returns
+        -------
+        tuple or None
+            The signatures of the three arrays with the alignment of the first two, which decide
+            how the call runs; and the three addresses, which do not. None if these arrays need a
+            closer look at every call.
+        """
+        return None
+
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return a new C-contiguous array on the framework's current stream."""
 
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: int) -> Callable[[], Any]:
+        """Return what makes arrays as `empty` does, always of one kind."""
+        return partial(self.empty, shape, dtype, device)
+
     @abstractmethod
     def current_stream(self, device: int) -> int:
         """Return the handle of the framework's current stream on a device."""
+
+    def stream_reader(self, device: int) -> Callable[[], int]:
+        """Return what reads the current stream as `current_stream` does, on one device."""
+        return partial(self.current_stream, device)
 
     def check_writable(self, array: Any, argument: str) -> None:  # noqa: B027
         """Raise if the array's memory must not be written."""
@@ -169,13 +203,14 @@ class NumpyFrontend(Frontend):
         return 0
 
 
-_FRONTENDS: dict[type, Frontend] = {np.ndarray: NumpyFrontend()}
+#: The frontend of each type of array that has been seen; what `frontend_of` looks up first.
+FRONTENDS: dict[type, Frontend] = {np.ndarray: NumpyFrontend()}
 _MODULES = {"cupy": "gemmjit.cuda.cupy_arrays", "torch": "gemmjit.integrations.torch"}
 
 
 def register(array_type: type, frontend: Frontend) -> None:
     """Let `frontend` serve arrays of a type."""
-    _FRONTENDS[array_type] = frontend
+    FRONTENDS[array_type] = frontend
 
 
 def frontend_of(array: Any, argument: str) -> Frontend:
@@ -192,18 +227,18 @@ def frontend_of(array: Any, argument: str) -> Frontend:
     InvalidDtypeError
         If the type is not an array that gemmjit knows.
     """
-    found = _FRONTENDS.get(type(array))
+    found = FRONTENDS.get(type(array))
     return found if found is not None else _find(array, argument)
 
 
 def _find(array: Any, argument: str) -> Frontend:
     for base in type(array).__mro__:
         root = base.__module__.partition(".")[0]
-        if base not in _FRONTENDS and root in _MODULES:
+        if base not in FRONTENDS and root in _MODULES:
             importlib.import_module(_MODULES[root])
-        if base in _FRONTENDS:
-            _FRONTENDS[type(array)] = _FRONTENDS[base]
-            return _FRONTENDS[base]
+        if base in FRONTENDS:
+            FRONTENDS[type(array)] = FRONTENDS[base]
+            return FRONTENDS[base]
     kind = f"{type(array).__module__}.{type(array).__qualname__}"
     raise InvalidDtypeError(
         f"{argument}: expected a NumPy, CuPy or torch array; got {kind}. "

@@ -11,7 +11,7 @@ from typing import Any
 from gemmjit.arch import Arch
 from gemmjit.cuda.driver import check, driver
 
-__all__ = ["Device", "current", "device", "num_devices"]
+__all__ = ["Device", "current", "device", "is_current", "num_devices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Device:
     context: Any
 
 
+@cache
 def num_devices() -> int:
     """Return how many devices the process sees."""
     return int(check(driver().cuDeviceGetCount(), "cuDeviceGetCount"))
@@ -65,17 +66,22 @@ def device(ordinal: int) -> Device:
     )
 
 
+def is_current(ordinal: int) -> bool:
+    """Return whether this thread has a context on a device; it need not be the primary one."""
+    status, active = driver().cuCtxGetDevice()
+    return bool(status == 0) and int(active) == ordinal
+
+
 @contextmanager
 def current(ordinal: int) -> Iterator[None]:
     """Make a device current for the block, and restore what was current before.
 
     A context that is current already on the same device stays: it need not be the primary one.
     """
-    api = driver()
-    status, active = api.cuCtxGetDevice()
-    if status.value == 0 and int(active) == ordinal:
+    if is_current(ordinal):
         yield
         return
+    api = driver()
     check(api.cuCtxPushCurrent(device(ordinal).context), "cuCtxPushCurrent")
     try:
         yield

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gemmjit.arrays import Frontend
-from gemmjit.cuda.device import current
+from gemmjit.cuda.device import current, is_current, num_devices
 from gemmjit.cuda.driver import check, driver
-from gemmjit.cuda.library import is_loaded, load
-from gemmjit.cuda.packing import PACKING_ALIGNMENT, MapSlot, PackedArguments, pack
-from gemmjit.cuda.tensormap import TENSOR_MAP_BYTES, encode
+from gemmjit.cuda.launch import BoundLaunch
+from gemmjit.cuda.library import is_loaded
 from gemmjit.dtypes import U8
-from gemmjit.errors import CaptureError, InvalidProblemError, LaunchError
-from gemmjit.plan import Launch, Plan, Workspace
+from gemmjit.errors import CaptureError, InvalidProblemError
+from gemmjit.plan import Plan, Workspace
 
 __all__ = ["BoundPlan", "is_capturing", "order_streams", "ready", "stream_handle"]
-
-
-#: Stream objects remembered by a launch; a handle may be a new stream's, which is as good.
-_MAX_STREAMS = 64
 
 
 class BoundPlan:
@@ -41,10 +35,19 @@ class BoundPlan:
         self.plan = plan
         self.ordinal = ordinal
         self._api = driver()
-        self._active_device = self._api.cuCtxGetDevice
         names = operands + tuple(w.name for w in plan.workspaces)
         with current(ordinal):
-            self._launches = [_BoundLaunch(launch, names, ordinal) for launch in plan.launches]
+            self._launches = [BoundLaunch(launch, names, ordinal) for launch in plan.launches]
+
+    def runner(self) -> Callable[[tuple[int, ...], int, Frontend], None]:
+        """Return `run`, or the shortest way to the same.
+
+        With one device in the process, a context that is current is the right one; a thread that
+        has none yet is seen when the driver refuses the launch.
+        """
+        if len(self._launches) == 1 and not self.plan.workspaces and num_devices() == 1:
+            return self._launches[0].run
+        return self.run
 
     def run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
         """Launch everything, asynchronously.
@@ -58,8 +61,7 @@ class BoundPlan:
         frontend : Frontend
             Whose pool the workspaces come from; it may reuse them in stream order right away.
         """
-        status, active = self._active_device()
-        if status == 0 and int(active) == self.ordinal:
+        if is_current(self.ordinal):
             self._run(pointers, stream, frontend)
         else:
             with current(self.ordinal):
@@ -94,95 +96,6 @@ class BoundPlan:
                 self._api.cuMemsetD8Async(address, 0, workspace.nbytes, stream),
                 f"clearing of workspace {workspace.name}",
             )
-
-
-class _Arguments(threading.local):
-    """The packed arguments of one launch, one copy per thread, with an address cell per slot."""
-
-    def __init__(self, packed: PackedArguments, names: tuple[str, ...]) -> None:
-        size = len(packed.image)
-        self.buffer = ctypes.create_string_buffer(size + PACKING_ALIGNMENT)
-        base = -(-ctypes.addressof(self.buffer) // PACKING_ALIGNMENT) * PACKING_ALIGNMENT
-        ctypes.memmove(base, packed.image, size)
-        self.table = (ctypes.c_void_p * max(len(packed.starts), 1))(
-            *(base + start for start in packed.starts)
-        )
-        self.table_address = ctypes.addressof(self.table)
-        self.cells = [
-            (
-                ctypes.c_uint64.from_address(base + slot.offset),
-                names.index(slot.name),
-                slot.displacement,
-            )
-            for slot in packed.slots
-        ]
-        self.maps = [
-            _MapCell(base + slot.offset, names.index(slot.name), slot) for slot in packed.map_slots
-        ]
-
-
-class _MapCell:
-    """The place of one encoded TensorMap and the address that it was encoded for."""
-
-    __slots__ = ("address", "index", "place", "slot")
-
-    def __init__(self, place: int, index: int, slot: MapSlot) -> None:
-        self.place = place
-        self.index = index
-        self.slot = slot
-        self.address: int | None = None
-
-    def encode(self, address: int) -> None:
-        self.address = None  # should encoding fail, the old map must not pass for the new one
-        encoded = encode(self.slot.tensor_map, address + self.slot.displacement)
-        ctypes.memmove(self.place, encoded, TENSOR_MAP_BYTES)
-        self.address = address
-
-
-class _BoundLaunch:
-    """One launch with its handle and packed arguments."""
-
-    def __init__(self, launch: Launch, names: tuple[str, ...], ordinal: int) -> None:
-        if launch.cluster != (1, 1, 1) or launch.attributes.cooperative:
-            raise LaunchError("launch: clusters and cooperative launches are not served yet")
-        self._launch = launch
-        api = driver()
-        # The bindings take a CUkernel too, but convert it anew at every launch.
-        self._handle = api.CUfunction(int(load(launch.kernel, ordinal)))
-        self._stream_type = api.CUstream
-        self._streams: dict[int, Any] = {}
-        self._arguments = _Arguments(pack(launch.arguments), names)
-        self._shape = (*launch.grid, *launch.block, launch.smem_bytes)
-        self._call = api.cuLaunchKernel
-
-    def run(self, pointers: tuple[int, ...], stream: int) -> None:
-        arguments = self._arguments
-        for place, index, displacement in arguments.cells:
-            place.value = pointers[index] + displacement
-        for cell in arguments.maps:
-            # Encoding costs 1.2 us (H200 host, 2026-11-29): only when the address is another one.
-            if cell.address != pointers[cell.index]:
-                cell.encode(pointers[cell.index])
-        handle = self._streams.get(stream)
-        if handle is None:
-            handle = self._remember_stream(stream)
-        (status,) = self._call(self._handle, *self._shape, handle, arguments.table_address, 0)
-        if status:
-            self._refused(status)
-
-    def _remember_stream(self, stream: int) -> Any:
-        if len(self._streams) >= _MAX_STREAMS:
-            self._streams.clear()
-        handle = self._streams[stream] = self._stream_type(stream)
-        return handle
-
-    def _refused(self, status: Any) -> None:
-        launch = self._launch
-        check(
-            (status,),
-            f"launch of {launch.kernel.entry} with grid {launch.grid}, block {launch.block}, "
-            f"{launch.smem_bytes} bytes of dynamic shared memory",
-        )
 
 
 def ready(plan: Plan, ordinal: int) -> bool:

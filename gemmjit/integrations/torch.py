@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -63,9 +65,33 @@ class TorchFrontend(Frontend):
         """Return shape, strides, type and device number (-1, which is `CPU`, for host memory)."""
         return array.shape, array.stride(), array.dtype, array.get_device()
 
-    def pointer(self, array: Any) -> int:
-        """Return the address of the first element."""
-        return array.data_ptr()  # type: ignore[no-any-return]
+    def identify(
+        self, mat_a: Any, mat_b: Any, offs: Any
+    ) -> tuple[tuple[Any, ...], tuple[int, int, int]] | None:
+        """Return signatures and addresses; None for operands that ask for a gradient."""
+        if (mat_a.requires_grad or mat_b.requires_grad) and torch.is_grad_enabled():
+            return None
+        pointer_a = mat_a.data_ptr()
+        pointer_b = mat_b.data_ptr()
+        return (
+            mat_a.shape,
+            mat_b.shape,
+            offs.shape,
+            mat_a.stride(),
+            mat_b.stride(),
+            offs.stride(),
+            mat_a.dtype,
+            mat_b.dtype,
+            offs.dtype,
+            mat_a.get_device(),
+            mat_b.get_device(),
+            offs.get_device(),
+            pointer_a & 15,
+            pointer_b & 15,
+        ), (pointer_a, pointer_b, offs.data_ptr())
+
+    #: The address of the first element; the method itself, since it runs in every call.
+    pointer = staticmethod(torch.Tensor.data_ptr)
 
     def requires_grad(self, array: Any) -> bool:
         """Return the tensor's flag."""
@@ -78,9 +104,20 @@ class TorchFrontend(Frontend):
         where = self._cpu if device == CPU else self._devices[device]
         return torch.empty(shape, dtype=_TO_TORCH[dtype], device=where)
 
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: int) -> Callable[[], Any]:
+        """Return what makes tensors as `empty` does, always of one kind."""
+        if device == 0 and len(self._devices) == 1 and self._quick_empty is not None:
+            # The one device there is, is the current one.
+            return partial(self._quick_empty, shape, contiguous_strides(shape), _TO_TORCH[dtype])
+        return partial(self.empty, shape, dtype, device)
+
     def current_stream(self, device: int) -> int:
         """Return the handle of torch's current stream."""
         return int(self._raw_stream(device)) if device != CPU else 0
+
+    def stream_reader(self, device: int) -> Callable[[], int]:
+        """Return what reads the current stream as `current_stream` does, on one device."""
+        return partial(self._raw_stream, device)
 
     def check_differentiable(self, array: Any, argument: str) -> None:
         """Raise for a tensor that asks for a gradient."""

@@ -89,6 +89,8 @@ def spec_for(problem: Problem, arch: Arch, config: Config | str | None = None) -
         require(chosen, tile, variant, arch)
     target = targets[0] if targets else arch
     require(chosen, tile, variant, target)
+    if config is None:  # what is chosen can load the operands: that is half of choosing
+        return KernelSpec(chosen, tile, variant, target)
     reasons = map_violations(chosen, tile, variant, problem, target)
     if reasons:
         raise InvalidConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmjit import env
-from gemmjit.arrays import Frontend
+from gemmjit.arrays import ArrayView, Frontend
 from gemmjit.config import Config
 from gemmjit.cuda import executor
 from gemmjit.cuda.device import device
@@ -27,6 +28,8 @@ from gemmjit.ops.planning import OPERANDS
 from gemmjit.ops.validation import check_overlap, problem_of, result_shape
 
 __all__ = ["GpuCall"]
+
+Launch = Callable[[tuple[int, ...], int, Frontend], None]
 
 
 class GpuCall:
@@ -53,7 +56,17 @@ class GpuCall:
         If a kernel would have to be compiled or loaded while the stream is captured.
     """
 
-    __slots__ = ("_bound", "_checks", "_dtype", "_frontend", "_ordinal", "_rows", "_shape")
+    __slots__ = (
+        "_allocate",
+        "_checks",
+        "_frontend",
+        "_launch",
+        "_ordinal",
+        "_pointer",
+        "_reaches",
+        "_read_stream",
+        "_rows",
+    )
 
     def __init__(
         self,
@@ -76,13 +89,18 @@ class GpuCall:
         problem = problem_of(a, b, f, num_groups, o, out_dtype, accumulate)
         if kernel is not None and f is None:
             problem = replace(problem, schedule=host_schedule(kernel))
+        shape = result_shape(problem.form, a.shape, b.shape, num_groups)
+        # Callables that take no argument of ours: each step between two calls costs as they do.
+        self._allocate = frontend.allocator(shape, problem.out_dtype, a.device)
+        self._read_stream = frontend.stream_reader(a.device)
+        self._pointer = frontend.pointer
+        self._launch: Launch | None = None
         self._frontend = frontend
-        self._shape = result_shape(problem.form, a.shape, b.shape, num_groups)
-        self._dtype = problem.out_dtype
         self._ordinal = a.device
         self._rows = problem.rows
         self._checks = env.flag("GEMMJIT_CHECK")
-        self._bound: executor.BoundPlan | None = None
+        views = [v for v in (a, b, f, o) if v is not None] if o is not None else []
+        self._reaches = [_reach(view) for view in views]
         if problem.is_empty:
             return
         where = device(a.device)
@@ -106,51 +124,86 @@ class GpuCall:
         if not executor.ready(plan, a.device) and executor.is_capturing(handle):
             raise _forbidden("loaded")
         if plan.launches:
-            self._bound = executor.BoundPlan(plan, OPERANDS, a.device)
+            self._launch = executor.BoundPlan(plan, OPERANDS, a.device).runner()
 
-    def run(
+    def run(self, offs: Any, inputs: tuple[int, ...], stream: Any = None) -> Any:
+        """Run on arrays like those that the call was made with, into a new result array.
+
+        Parameters
+        ----------
+        offs : array or None
+            Offsets on the device.
+        inputs : tuple of int
+            Addresses of what the call reads, in the order of `INPUTS`.
+        stream
+            As passed to the call.
+        """
+        if self._checks and offs is not None:
+            check_offsets(offs, self._rows)
+        out = self._allocate()
+        launch = self._launch
+        if launch is None:
+            return out
+        pointers = (*inputs, self._pointer(out))
+        if stream is None:
+            launch(pointers, self._read_stream(), self._frontend)
+        else:
+            self._run_on(stream, launch, pointers)
+        return out
+
+    def run_into(
         self,
+        out: Any,
+        pointer_out: int,
         mat_a: Any,
         mat_b: Any,
         offs: Any,
-        out: Any,
-        pointer_a: int,
-        pointer_b: int,
-        pointer_out: int,
-        stream: Any,
+        inputs: tuple[int, ...],
+        stream: Any = None,
     ) -> Any:
-        """Run on arrays like those that the call was made with; returns the result array."""
-        frontend = self._frontend
+        """Run on arrays like those that the call was made with, into one of the caller's."""
         if self._checks and offs is not None:
             check_offsets(offs, self._rows)
-        if out is None:
-            out = frontend.empty(self._shape, self._dtype, self._ordinal)
-            pointer_out = frontend.pointer(out)
+        # Addresses differ from call to call. What reaches as far is looked at element by element.
+        *reaches, (low, high) = self._reaches
+        for pointer, (other_low, other_high) in zip(inputs, reaches, strict=False):
+            if (
+                pointer_out + low < pointer + other_high
+                and pointer + other_low < pointer_out + high
+            ):
+                view = self._frontend.view
+                arrays = (mat_a, mat_b) if offs is None else (mat_a, mat_b, offs)
+                check_overlap(view(out), [view(array) for array in arrays])
+                break
+        launch = self._launch
+        if launch is None:
+            return out
+        pointers = (*inputs, pointer_out)
+        if stream is None:
+            launch(pointers, self._read_stream(), self._frontend)
         else:
-            self._check_overlap(out, mat_a, mat_b, offs)
-        bound = self._bound
-        if bound is None:
-            return out
-        pointer_offs = 0 if offs is None else frontend.pointer(offs)
-        pointers = (pointer_a, pointer_b, pointer_out, pointer_offs)
-        now = frontend.current_stream(self._ordinal)
-        handle = now if stream is None else executor.stream_handle(stream)
-        if handle == now:
-            bound.run(pointers, now, frontend)
-            return out
-        # Operands, result and workspaces belong to the current stream: it goes first, and waits.
-        executor.order_streams(now, handle, self._ordinal)
-        bound.run(pointers, handle, frontend)
-        executor.order_streams(handle, now, self._ordinal)
+            self._run_on(stream, launch, pointers)
         return out
 
-    def _check_overlap(self, out: Any, mat_a: Any, mat_b: Any, offs: Any) -> None:
-        """Check that the result's memory is its own; addresses differ from call to call."""
-        view = self._frontend.view
-        inputs = [view(mat_a), view(mat_b)]
-        if offs is not None:
-            inputs.append(view(offs))
-        check_overlap(view(out), inputs)
+    def _run_on(self, stream: Any, launch: Launch, pointers: tuple[int, ...]) -> None:
+        """Launch on a stream of the caller's choice.
+
+        Operands, result and workspaces belong to the current stream: it goes first, and waits.
+        """
+        now = self._read_stream()
+        handle = executor.stream_handle(stream)
+        if handle == now:
+            launch(pointers, now, self._frontend)
+            return
+        executor.order_streams(now, handle, self._ordinal)
+        launch(pointers, handle, self._frontend)
+        executor.order_streams(handle, now, self._ordinal)
+
+
+def _reach(view: ArrayView) -> tuple[int, int]:
+    """Return the bytes that an array spans, counted from its first element."""
+    low, high = view.byte_range()
+    return low - view.pointer, high - view.pointer
 
 
 def _forbidden(what: str) -> CaptureError:

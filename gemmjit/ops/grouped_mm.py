@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gemmjit.arrays import CPU, Frontend, frontend_of
+from gemmjit.arrays import CPU, FRONTENDS, Frontend, frontend_of
 from gemmjit.config import Config
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.ops.dispatch import LadderKernel
@@ -99,87 +99,36 @@ def grouped_mm(
             "bias, epilogue: expected None; fused epilogues are not supported yet. "
             "Add the bias to the result"
         )
-    return run(
-        mat_a,
-        mat_b,
-        offs=offs,
-        out_dtype=out_dtype,
-        out=out,
-        accumulate=accumulate,
-        config=config,
-        stream=stream,
-    )
+    # What a call needs beyond its addresses is made once and remembered under the signatures of
+    # its arrays, so that a repeated call is a lookup, the allocation of the result and a launch.
+    # Only calls that passed every check are remembered: one that is found needs no other.
+    frontend = FRONTENDS.get(type(mat_a))
+    key: Any = None
+    if (
+        frontend is not None
+        and FRONTENDS.get(type(mat_b)) is frontend
+        and FRONTENDS.get(type(offs)) is frontend
+        and not overridden()
+    ):
+        known = frontend.identify(mat_a, mat_b, offs)
+        if known is not None:
+            signature, inputs = known
+            if out is None:
+                key = (signature, out_dtype, accumulate, config)
+                call = _calls.get(key)
+                if call is not None:
+                    return call.run(offs, inputs, stream)
+            elif FRONTENDS.get(type(out)) is frontend:
+                pointer_out = frontend.pointer(out)
+                place = (frontend.signature(out), pointer_out & 15)
+                key = (signature, out_dtype, accumulate, config, place)
+                call = _calls.get(key)
+                if call is not None:
+                    return call.run_into(out, pointer_out, mat_a, mat_b, offs, inputs, stream)
+    return run_first(mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream, key=key)
 
 
-def run(
-    mat_a: Any,
-    mat_b: Any,
-    *,
-    offs: Any,
-    out_dtype: Any = None,
-    out: Any = None,
-    accumulate: bool = False,
-    config: Config | str | None = None,
-    stream: Any = None,
-    kernel: LadderKernel | None = None,
-) -> Any:
-    """Run `grouped_mm`, with a given compiled kernel if there is one.
-
-    What a call needs beyond its addresses is made once and remembered under the signatures of its
-    arrays, so that a repeated call is a lookup, the allocation of the result and a launch.
-    """
-    frontend = frontend_of(mat_a, "mat_a")
-    if type(mat_b) is not type(mat_a):
-        _same_framework(frontend, mat_b, "mat_b")
-    if frontend.requires_grad(mat_a):
-        frontend.check_differentiable(mat_a, "mat_a")
-    if frontend.requires_grad(mat_b):
-        frontend.check_differentiable(mat_b, "mat_b")
-    signature_a = frontend.signature(mat_a)
-    device = signature_a[-1]
-    if device == CPU or not _is_like(offs, mat_a, frontend):
-        return _run_rarely(
-            frontend, mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream, kernel
-        )
-    signature_offs = frontend.signature(offs)
-    if signature_offs[-1] != device:
-        return _run_rarely(
-            frontend, mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream, kernel
-        )
-    pointer_a = frontend.pointer(mat_a)
-    pointer_b = frontend.pointer(mat_b)
-    pointer_out = 0
-    signature_out = None
-    if out is not None:
-        _same_framework(frontend, out, "out")
-        signature_out = frontend.signature(out)
-        pointer_out = frontend.pointer(out)
-    key = (
-        signature_a,
-        frontend.signature(mat_b),
-        signature_offs,
-        signature_out,
-        pointer_a & 15,
-        pointer_b & 15,
-        pointer_out & 15,
-        out_dtype,
-        accumulate,
-        config,
-    )
-    fixed = kernel is not None or overridden()
-    call = None if fixed else _calls.get(key)
-    if call is None:
-        _check_arrays(frontend, mat_a=mat_a, mat_b=mat_b, offs=offs, out=out)
-        call = GpuCall(
-            frontend, mat_a, mat_b, offs, None, out, out_dtype, accumulate, config, stream, kernel
-        )
-        if not fixed:
-            _remember(key, call)
-    return call.run(mat_a, mat_b, offs, out, pointer_a, pointer_b, pointer_out, stream)
-
-
-def _run_rarely(
-    frontend: Frontend,
+def run_first(
     mat_a: Any,
     mat_b: Any,
     offs: Any,
@@ -188,9 +137,25 @@ def _run_rarely(
     accumulate: bool,
     config: Config | str | None,
     stream: Any,
-    kernel: LadderKernel | None,
+    *,
+    key: Any = None,
+    kernel: LadderKernel | None = None,
 ) -> Any:
-    """Run a call whose arrays or offsets are on the host; nothing is remembered."""
+    """Run a call that is not remembered, after every check.
+
+    Parameters
+    ----------
+    mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream
+        As for `grouped_mm`.
+    key : hashable, optional
+        What to remember the call under, if calls like it can be repeated.
+    kernel : LadderKernel, optional
+        Compiled kernel to run.
+    """
+    frontend = frontend_of(mat_a, "mat_a")
+    _same_framework(frontend, mat_b, "mat_b")
+    frontend.check_differentiable(mat_a, "mat_a")
+    frontend.check_differentiable(mat_b, "mat_b")
     if offs is None:
         raise InvalidProblemError(
             "offs: expected the end offset of each group, shape (G,); got none. "
@@ -207,22 +172,22 @@ def _run_rarely(
         from gemmjit.ops.cpu_call import run_on_cpu
 
         return run_on_cpu(frontend, mat_a, mat_b, offs, out, out_dtype, accumulate, config, kernel)
-    _check_on_host(offs, a.device)
-    sizes = host_group_sizes(offs, a.shape[0] if form == "ragged_m" else a.shape[1])
+    inputs: tuple[int, ...] = (a.pointer, b.pointer)
+    sizes = None
+    if _is_beside(offs, frontend, a.device):
+        inputs += (frontend.view(offs, "offs").pointer,)
+    else:
+        sizes = host_group_sizes(offs, a.shape[0] if form == "ragged_m" else a.shape[1])
+        offs, key = None, None
+        inputs += (0,)
     call = GpuCall(
-        frontend, mat_a, mat_b, None, sizes, out, out_dtype, accumulate, config, stream, kernel
+        frontend, mat_a, mat_b, offs, sizes, out, out_dtype, accumulate, config, stream, kernel
     )
-    pointer_out = frontend.pointer(out) if out is not None else 0
-    return call.run(
-        mat_a,
-        mat_b,
-        None,
-        out,
-        frontend.pointer(mat_a),
-        frontend.pointer(mat_b),
-        pointer_out,
-        stream,
-    )
+    if key is not None:
+        _remember(key, call)
+    if out is None:
+        return call.run(offs, inputs, stream)
+    return call.run_into(out, frontend.pointer(out), mat_a, mat_b, offs, inputs, stream)
 
 
 def _remember(key: Any, call: GpuCall) -> None:
@@ -242,16 +207,6 @@ def _same_framework(frontend: Frontend, array: Any, argument: str) -> None:
         )
 
 
-def _is_like(offs: Any, mat_a: Any, frontend: Frontend) -> bool:
-    """Return whether offsets are an array of the operands' framework."""
-    if type(offs) is type(mat_a):
-        return True
-    if offs is None or isinstance(offs, list | tuple):
-        return False
-    # A subclass on one side only, such as torch.nn.Parameter.
-    return frontend_of(offs, "offs") is frontend
-
-
 def _check_arrays(frontend: Frontend, **arrays: Any) -> None:
     """Raise for an array that has no view, by the name of its argument."""
     for argument, array in arrays.items():
@@ -259,20 +214,30 @@ def _check_arrays(frontend: Frontend, **arrays: Any) -> None:
             frontend.view(array, argument)
 
 
-def _check_on_host(offs: Any, device: int) -> None:
-    """Raise for offsets on a device that are not beside the operands."""
+def _is_beside(offs: Any, frontend: Frontend, device: int) -> bool:
+    """Return whether offsets are on the operands' device; if not, they are on the host.
+
+    Raises
+    ------
+    InvalidProblemError
+        If they are on another device.
+    InvalidDtypeError
+        If they are on the device in an array of another framework.
+    """
     if isinstance(offs, list | tuple | np.ndarray):
-        return
-    frontend = frontend_of(offs, "offs")
-    where = frontend.view(offs).device
+        return False
+    theirs = frontend_of(offs, "offs")
+    where = theirs.view(offs, "offs").device
     if where == CPU:
-        return
+        return False
     if where != device:
         raise InvalidProblemError(
             f"offs: expected offsets on {device_name(device)}, like mat_a, or on the host; "
             f"got them on {device_name(where)}"
         )
-    raise InvalidDtypeError(
-        f"offs: expected an array of the framework of mat_a; got a {frontend.name} one. "
-        "Convert it without a copy through DLPack"
-    )
+    if theirs is not frontend:
+        raise InvalidDtypeError(
+            f"offs: expected an array of the framework of mat_a; got a {theirs.name} one. "
+            "Convert it without a copy through DLPack"
+        )
+    return True

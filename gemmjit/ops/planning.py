@@ -25,10 +25,13 @@ from gemmjit.plan import (
 from gemmjit.problem import Problem
 from gemmjit.schedule import max_row_tiles, tail_tiles, tile_list
 
-__all__ = ["OPERANDS", "plan_ladder"]
+__all__ = ["INPUTS", "OPERANDS", "plan_ladder"]
 
-#: Operands of a plan, in the order in which an executor is given their addresses.
-OPERANDS = ("mat_a", "mat_b", "out", "offs")
+#: Operands that a call reads, in the order in which an executor is given their addresses.
+INPUTS = ("mat_a", "mat_b", "offs")
+
+#: All operands: the result comes last, since its address is the last to be known.
+OPERANDS = (*INPUTS, "out")
 
 _MAX_GRID_X = 2**31 - 1
 _TILE_BYTES = 16

@@ -44,15 +44,15 @@ class LaunchableKernel(LadderKernel):
         InvalidConfigError
             If the arrays need another variant of the kernel than this one; with the differences.
         """
-        return operator.run(
+        return operator.run_first(
             mat_a,
             mat_b,
-            offs=offs,
-            out=out,
-            out_dtype=self.spec.variant.out_dtype,
-            accumulate=self.spec.variant.epilogue == "accumulate",
-            config=self.spec.config,
-            stream=stream,
+            offs,
+            self.spec.variant.out_dtype,
+            out,
+            self.spec.variant.epilogue == "accumulate",
+            self.spec.config,
+            stream,
             kernel=self,
         )
 

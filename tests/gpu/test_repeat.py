@@ -139,3 +139,66 @@ def test_br118_few_kernels_for_many_row_counts(torch):
     for rows in rng.integers(2, 4097, 200).tolist():
         call(rows)
     assert stats().compiles == before
+
+
+def test_addresses_in_every_combination(maker):
+    """What is kept of addresses is that of the call: operands, results and forms mixed."""
+    ends = [15, 15, 40]
+    offs = maker.array(np.asarray(ends), "int32")
+    xs = [integers((40, 64), seed=seed) for seed in (1, 2)]
+    ws = [integers((3, 64, 64), seed=seed) for seed in (3, 4)]
+    left = [maker.array(x, "bfloat16") for x in xs]
+    right = [maker.array(w, "bfloat16") for w in ws]
+    outs = [maker.full((40, 64), float("nan"), "bfloat16") for _ in range(2)]
+    rng = np.random.default_rng(0)
+    for turn in range(200):
+        i, j = rng.integers(2, size=2)
+        kind = turn % 4
+        if kind == 0:
+            got = gemmjit.grouped_mm(left[i], right[j], offs=offs)
+            want = references.fprop(xs[i], ws[j], ends)
+        elif kind == 1:
+            got = gemmjit.grouped_mm(left[i], right[j], offs=offs, out=outs[rng.integers(2)])
+            want = references.fprop(xs[i], ws[j], ends)
+        elif kind == 2:
+            got = gemmjit.grouped_mm(left[i], right[j].swapaxes(1, 2), offs=offs)
+            want = references.fprop(xs[i], ws[j].swapaxes(1, 2), ends)
+        else:
+            got = gemmjit.grouped_mm(left[i].T, left[j], offs=offs)
+            want = references.wgrad(xs[i].T, xs[j], ends)
+        assert_same(maker.read(got), rounded(want, "bfloat16"))
+
+
+def test_more_addresses_than_are_kept(torch, monkeypatch):
+    from gemmjit.cuda import launch
+
+    monkeypatch.setattr(launch, "MAX_PREPARED", 7)
+    offs = on_gpu(torch, [15, 15, 40], "int32")
+    b = on_gpu(torch, integers((3, 64, 48), seed=3))
+    pool = on_gpu(torch, integers((20, 40, 64), seed=1))
+    alone = [gemmjit.grouped_mm(a.clone(), b, offs=offs) for a in pool]
+    different = torch.zeros((), dtype=torch.int64, device="cuda")
+    for turn in range(400):
+        index = turn * 7 % 20
+        different += (gemmjit.grouped_mm(pool[index], b, offs=offs) != alone[index]).sum()
+    assert different.item() == 0
+
+
+def test_many_row_counts_keep_a_bounded_number_of_calls(torch):
+    import sys
+
+    from gemmjit.cuda import launch
+
+    module = sys.modules[gemmjit.grouped_mm.__module__]
+    b = on_gpu(torch, integers((4, 64, 80), seed=1))
+    memory = on_gpu(torch, integers((4096, 64), seed=2))
+    offs = on_gpu(torch, [3, 3, 20, 64], "int32")
+    want = None
+    for rows in range(64, 2000):
+        got = gemmjit.grouped_mm(memory[:rows], b, offs=offs)
+        if rows % 300 == 64:
+            want = got[:64].clone() if want is None else want
+            assert torch.equal(got[:64], want)
+            assert not got[64:].any()
+    assert len(module._calls) <= module._MAX_CALLS
+    assert len(launch._kept) <= launch.MAX_PREPARED

@@ -173,3 +173,76 @@ def test_threads_with_streams_of_their_own(request, torch, framework):
     for thread in threads:
         thread.join(120)
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("framework", ["torch", "cupy"])
+def test_a_thread_that_has_not_used_the_gpu(request, torch, framework):
+    # Its first touch of the device is the launch: nothing is allocated there before.
+    maker = request.getfixturevalue(f"{framework}_maker")
+    work = Work(maker)
+    out = maker.full((50, 48), float("nan"), "bfloat16")
+    gemmjit.grouped_mm(work.late, work.b, offs=work.offs, out=out)
+    torch.cuda.synchronize()
+    fresh = maker.full((50, 48), float("nan"), "bfloat16")
+    torch.cuda.synchronize()
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            gemmjit.grouped_mm(work.late, work.b, offs=work.offs, out=fresh)
+        except BaseException as error:  # reported by the test, whatever it is
+            failures.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join(60)
+    torch.cuda.synchronize()
+    assert failures == []
+    got = maker.read(fresh)
+    assert_same(got[: ENDS[-1]], work.want[: ENDS[-1]])
+
+
+def test_two_streams_in_turn_with_results_of_one_kind(torch, torch_maker):
+    works = [Work(torch_maker, seed=seed) for seed in (1, 5)]
+    streams = [torch.cuda.Stream() for _ in works]
+    torch.cuda.synchronize()
+    kept = []
+    for turn in range(100):
+        work, stream = works[turn % 2], streams[turn % 2]
+        with torch.cuda.stream(stream):
+            kept.append((work, gemmjit.grouped_mm(work.late, work.b, offs=work.offs)))
+    torch.cuda.synchronize()
+    for work, got in kept:
+        assert_same(torch_maker.read(got), work.want)
+
+
+def test_threads_share_one_kind_of_call(torch, torch_maker):
+    """All of one shape, so that they share what is kept; each result is checked on the device."""
+    count, rounds = 8, 300
+    works = [Work(torch_maker, seed=2 * i) for i in range(count)]
+    wants = [torch.as_tensor(work.want).bfloat16().cuda() for work in works]
+    failures: list[str] = []
+    barrier = threading.Barrier(count)
+    torch.cuda.synchronize()
+
+    def body(index: int) -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                different = torch.zeros((), dtype=torch.int64, device="cuda")
+                barrier.wait(60)
+                for turn in range(rounds):
+                    i = (index + turn) % count
+                    work = works[i]
+                    got = gemmjit.grouped_mm(work.late, work.b, offs=work.offs)
+                    different += (got != wants[i]).sum()
+                if different.item():
+                    failures.append(f"thread {index}: {different.item()} elements differ")
+        except BaseException as error:  # reported by the test, whatever it is
+            failures.append(f"thread {index}: {error!r}")
+
+    threads = [threading.Thread(target=body, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not failures, "\n".join(failures)

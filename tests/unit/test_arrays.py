@@ -131,7 +131,7 @@ def test_a_framework_can_register(monkeypatch):
         def current_stream(self, device):
             return 0
 
-    monkeypatch.setattr(arrays, "_FRONTENDS", dict(arrays._FRONTENDS))
+    monkeypatch.setattr(arrays, "FRONTENDS", dict(arrays.FRONTENDS))
     mine = Stores()
     arrays.register(Stored, mine)
     assert frontend_of(Stored(), "mat_a") is mine

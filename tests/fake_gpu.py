@@ -1,0 +1,287 @@
+"""A CUDA driver that launches nothing, and host arrays that pass for a GPU's.
+
+The project's own code runs unchanged down to the driver's functions; those look into the packed
+arguments as a driver would, and record what they find there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemmjit import arrays
+from gemmjit.cuda import device as device_module
+from gemmjit.cuda import driver as driver_module
+from gemmjit.cuda import launch as launch_module
+from gemmjit.cuda import library
+from gemmjit.ops.grouped_mm import _calls
+
+#: What a kernel of the ladder is given by value behind its TensorMaps: operands first.
+_OPERANDS = ("mat_a", "mat_b", "out", "offs")
+
+
+class Status(int):
+    """A CUresult."""
+
+    @property
+    def value(self) -> int:
+        return int(self)
+
+    @property
+    def name(self) -> str:
+        return {0: "CUDA_SUCCESS", 201: "CUDA_ERROR_INVALID_CONTEXT"}.get(
+            self, f"CUDA_ERROR_{self}"
+        )
+
+
+OK, NO_CONTEXT = Status(0), Status(201)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One launch, as the driver saw it."""
+
+    function: int
+    stream: int
+    device: int
+    operands: dict[str, int]
+    maps: tuple[int, ...]
+
+
+class FakeDriver(types.SimpleNamespace):
+    """``cuda.bindings.driver`` of a machine with Hopper GPUs."""
+
+    CUresult = types.SimpleNamespace(CUDA_SUCCESS=OK)
+    CUfunction = CUstream = CUtensorMapDataType = CUtensorMapInterleave = int
+    CUtensorMapSwizzle = CUtensorMapL2promotion = CUtensorMapFloatOOBfill = int
+    cuuint64_t = cuuint32_t = int
+    CUfunction_attribute = types.SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    CUdevice_attribute = types.SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=0,
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=132,
+    )
+
+    def __init__(self, num_devices: int = 1) -> None:
+        super().__init__()
+        self.num_devices = num_devices
+        self.seen: dict[int, list[Seen]] = {}
+        self.encoded = 0
+        self.asked_for_context = 0
+        self.pushed = 0
+        self._contexts = threading.local()
+        self._entries: list[bytes] = []
+
+    @property
+    def contexts(self) -> list[int]:
+        """Devices of this thread's contexts, the current one last; at first the primary one."""
+        if not hasattr(self._contexts, "stack"):
+            self._contexts.stack = [0]
+        return self._contexts.stack
+
+    @property
+    def launches(self) -> list[Seen]:
+        """What this thread has launched."""
+        return self.seen.setdefault(threading.get_ident(), [])
+
+    def cuInit(self, flags):
+        return (OK,)
+
+    def cuDriverGetVersion(self):
+        return OK, 13000
+
+    def cuDeviceGetCount(self):
+        return OK, self.num_devices
+
+    def cuDeviceGet(self, ordinal):
+        return OK, ordinal
+
+    def cuDeviceGetName(self, length, device):
+        return OK, b"Fake H200\0"
+
+    def cuDeviceGetAttribute(self, attribute, device):
+        return OK, attribute
+
+    def cuDevicePrimaryCtxRetain(self, device):
+        return OK, device
+
+    def cuCtxGetDevice(self):
+        self.asked_for_context += 1
+        return (OK, self.contexts[-1]) if self.contexts else (NO_CONTEXT, None)
+
+    def cuCtxPushCurrent(self, context):
+        self.pushed += 1
+        self.contexts.append(context)
+        return (OK,)
+
+    def cuCtxPopCurrent(self):
+        return OK, self.contexts.pop()
+
+    def cuGetErrorString(self, status):
+        return OK, b"as the fake driver says"
+
+    def cuLibraryLoadData(self, *arguments):
+        return OK, 1
+
+    def cuLibraryGetKernel(self, loaded, entry):
+        self._entries.append(entry)
+        return OK, len(self._entries)
+
+    def cuKernelSetAttribute(self, *arguments):
+        return (OK,)
+
+    def cuStreamIsCapturing(self, stream):
+        return OK, 0
+
+    CUstreamCaptureStatus = types.SimpleNamespace(CU_STREAM_CAPTURE_STATUS_NONE=0)
+
+    def cuTensorMapEncodeTiled(self, kind, rank, address, *rest):
+        assert len(rest[0]) == rank
+        self.encoded += 1
+        encoded = (ctypes.c_uint64 * 16)(address)
+        return OK, types.SimpleNamespace(getPtr=lambda: ctypes.addressof(encoded))
+
+    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, smem, stream, table, extra):
+        if not self.contexts:
+            return (NO_CONTEXT,)
+        entry = self._entries[function - 1].decode()
+        num_maps = 3 if "_k3_" in entry else 2 if "_k2_" in entry else 0
+        places = (ctypes.c_uint64 * (num_maps + 1)).from_address(table)
+        maps = tuple(ctypes.c_uint64.from_address(place).value for place in places[:-1])
+        found = (ctypes.c_uint64 * len(_OPERANDS)).from_address(places[-1])
+        operands = dict(zip(_OPERANDS, found, strict=True))
+        self.launches.append(Seen(function, stream, self.contexts[-1], operands, maps))
+        return (OK,)
+
+    def entry_of(self, seen: Seen) -> str:
+        """Return the name of the kernel that was launched."""
+        return self._entries[seen.function - 1].decode()
+
+
+def install(patch: pytest.MonkeyPatch, num_devices: int = 1) -> FakeDriver:
+    """Put a fake driver in the place of the bindings', with nothing remembered of another."""
+    import cuda.bindings.nvrtc  # it looks into the real driver's module
+
+    fake = FakeDriver(num_devices)
+    patch.setattr(cuda.bindings, "driver", fake, raising=False)
+    patch.setitem(sys.modules, "cuda.bindings.driver", fake)
+    patch.setattr(library, "_kernels", {})
+    patch.setattr(library, "_allowed", {})
+    patch.setattr(launch_module, "_streams", {})
+    patch.setattr(launch_module, "_kept", type(launch_module._kept)())
+    forget()
+    return fake
+
+
+def forget() -> None:
+    """Drop what was remembered of a driver."""
+    driver_module.driver.cache_clear()
+    device_module.device.cache_clear()
+    device_module.num_devices.cache_clear()
+    _calls.clear()
+
+
+class TorchOnFake:
+    """torch tensors in host memory that pass for tensors of cuda:0."""
+
+    name = "torch"
+
+    def __init__(self, patch: pytest.MonkeyPatch, num_devices: int) -> None:
+        import torch
+
+        from gemmjit.integrations.torch import TorchFrontend
+
+        class Frontend(TorchFrontend):
+            def view(self, array, argument="array"):
+                return super().view(array, argument)._replace(device=0)
+
+        self.torch = torch
+        self.frontend = Frontend()
+        self.stream = 0
+        self.frontend._raw_stream = lambda device: self.stream
+        self.frontend._devices = [torch.device("cpu")] * num_devices
+        self.frontend._quick_empty = torch._C._dynamo.guards._empty_strided_cpu
+        self.frontend._current_device = lambda: 0
+        patch.setitem(arrays.FRONTENDS, torch.Tensor, self.frontend)
+        patch.setitem(arrays.FRONTENDS, torch.nn.Parameter, self.frontend)
+
+    def empty(self, *shape: int) -> Any:
+        return self.torch.empty(shape, dtype=self.torch.bfloat16)
+
+    def offsets(self, ends: Any) -> Any:
+        return self.torch.tensor(ends, dtype=self.torch.int32)
+
+    def swapped(self, array: Any) -> Any:
+        return array.transpose(-1, -2)
+
+    def pointer(self, array: Any) -> int:
+        return array.data_ptr()
+
+
+class CupyOnFake:
+    """CuPy arrays over host memory that pass for arrays of device 0."""
+
+    name = "cupy"
+
+    def __init__(self, patch: pytest.MonkeyPatch, num_devices: int) -> None:
+        import cupy
+        from cupy.cuda import MemoryPointer, UnownedMemory
+
+        from gemmjit.cuda.cupy_arrays import CupyFrontend
+
+        patch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: num_devices)
+        patch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
+        self.cupy = cupy
+        self.stream = 0
+        self.frontend = CupyFrontend()
+        self.frontend._stream = lambda device: types.SimpleNamespace(ptr=self.stream)
+        patch.setitem(arrays.FRONTENDS, cupy.ndarray, self.frontend)
+
+        def allocate(nbytes: int) -> Any:
+            host = np.zeros(nbytes + 256, np.uint8)
+            address = -(-host.ctypes.data // 256) * 256
+            return MemoryPointer(UnownedMemory(address, nbytes, host, 0), 0)
+
+        self._before = cupy.cuda.get_allocator()
+        cupy.cuda.set_allocator(allocate)
+
+    def close(self) -> None:
+        self.cupy.cuda.set_allocator(self._before)
+
+    def empty(self, *shape: int) -> Any:
+        return self.cupy.ndarray(shape, np.float16)
+
+    def offsets(self, ends: Any) -> Any:
+        made = self.cupy.ndarray((len(ends),), np.int32)
+        host = np.asarray(ends, np.int32)
+        ctypes.memmove(made.data.ptr, host.ctypes.data, host.nbytes)
+        return made
+
+    def swapped(self, array: Any) -> Any:
+        return array.swapaxes(-1, -2)
+
+    def pointer(self, array: Any) -> int:
+        return array.data.ptr
+
+
+@contextlib.contextmanager
+def framework(name: str, num_devices: int = 1) -> Iterator[tuple[FakeDriver, Any]]:
+    """Give a fake driver, and a framework whose host arrays pass for those of its device 0."""
+    with pytest.MonkeyPatch.context() as patch:
+        fake = install(patch, num_devices)
+        made = (TorchOnFake if name == "torch" else CupyOnFake)(patch, num_devices)
+        try:
+            yield fake, made
+        finally:
+            if name == "cupy":
+                made.close()
+    forget()
