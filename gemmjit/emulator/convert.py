@@ -25,6 +25,7 @@ _NARROW = {
     "e2m1x2": "e2m1", "e2m3x2": "e2m3", "e3m2x2": "e3m2", "ue8m0x2": "ue8m0", "f16x2": "f16",
     "bf16x2": "bf16",
 }  # fmt: skip
+_CANONICAL_NAN = np.array(0x7FFF_FFFF, np.uint32).view(np.float32)
 
 
 def _bits_type(name: str) -> str:
@@ -69,8 +70,19 @@ def _integers(operands: Operands, found: Instruction, to: str, source: str) -> S
 
 
 def _read(kind: str, bits: Array) -> Array:
-    """Values of a float row: f32 and f64 as they are, halves exactly as f32."""
-    return bits if kind in ("f32", "f64") else formats.decode(kind, np.ascontiguousarray(bits))
+    """Values of a float row: f32 and f64 as they are, halves exactly as f32.
+
+    A NaN of f16 becomes the canonical one of f32 (seen on an H200); bf16 keeps its payload, as the
+    conversion is a shift.
+    """
+    if kind in ("f32", "f64"):
+        return bits
+    values = formats.decode(kind, np.ascontiguousarray(bits))
+    if kind == "f16":
+        nan = np.isnan(values)
+        if nan.any():
+            values = np.where(nan, _CANONICAL_NAN, values)
+    return values
 
 
 def _source(operands: Operands, found: Instruction, position: int, kind: str) -> Array:

@@ -220,6 +220,55 @@ def nearest_half(value, dtype):
     return best[1]
 
 
+#: Bits of NaN, quiet and signalling, of either sign, none of them the canonical one.
+NAN_BITS = {
+    "f16": np.tile(np.array([0x7C10, 0x7E01, 0xFC01, 0xFFFF], "u2"), 8),
+    "bf16": np.tile(np.array([0x7F82, 0x7FC1, 0xFF81, 0xFFFF], "u2"), 8),
+}
+
+
+def test_nan_of_halves_to_single():
+    """As on an H200: f16 gives the canonical NaN, bf16 keeps its bits."""
+    nan = NAN_BITS["f16"]
+    got = evaluate("cvt.f32.f16 %d, %a;", [nan], "u4")
+    assert (got == 0x7FFF_FFFF).all()
+    plain = np.array([0x3C00, 0xFC00, 0x0001, 0x8000] * 8, "u2")
+    mixed = np.where(np.arange(32) % 3 == 0, nan, plain).astype("u2")
+    got = evaluate("cvt.f32.f16 %d, %a;", [mixed], "u4")
+    expected = np.where(
+        np.arange(32) % 3 == 0, 0x7FFF_FFFF, plain.view("f2").astype("f4").view("u4")
+    )
+    np.testing.assert_array_equal(got, expected)
+    got = evaluate("cvt.f32.bf16 %d, %a;", [NAN_BITS["bf16"]], "u4")
+    np.testing.assert_array_equal(got, NAN_BITS["bf16"].astype("u4") << 16)
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_nan_results_of_halves_are_canonical(name):
+    nan = NAN_BITS[name]
+    one = np.full(32, 0x3C00 if name == "f16" else 0x3F80, "u2")
+    programs = [
+        f"{op}.{name} %d, {operands};"
+        for op, operands in (
+            ("add.rn", "%a, %b"), ("sub.rn", "%b, %a"), ("mul.rn", "%a, %b"),
+            ("fma.rn", "%b, %a, %b"), ("fma.rn.relu", "%b, %b, %a"), ("min", "%a, %a"),
+            ("max.NaN", "%a, %b"), ("neg", "%a"), ("abs", "%a"), ("tanh.approx", "%a"),
+        )
+    ]  # fmt: skip
+    other = "bf16" if name == "f16" else "f16"
+    programs.append(f"cvt.rn.{other}.{name} %d, %a;")
+    programs.append(f".reg .b32 %w; cvt.f32.{name} %w, %a; cvt.rn.{name}.f32 %d, %w;")
+    if name == "f16":
+        programs.append("cvt.rni.f16.f16 %d, %a;")
+    for text in programs:
+        got = evaluate(text, [nan, one], "u2")
+        assert (got == 0x7FFF).all(), text
+    pair = evaluate(f"neg.{name}x2 %d, %a;", [np.repeat(nan, 2).view("u4")], "u4")
+    assert (pair == 0x7FFF_7FFF).all()
+    got = evaluate(f"min.{name} %d, %a, %b;", [nan, one], "u2")
+    np.testing.assert_array_equal(got, one)
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("f16x2", np.float16), ("bf16x2", BF16)])
 def test_pairs_act_on_both_halves(name, dtype):
     single = name.removesuffix("x2")
