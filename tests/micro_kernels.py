@@ -217,7 +217,11 @@ def _warp(target: Arch) -> Micro:
     return Micro("warp", spec, arrays, (*_pointers("in", "out"), Scalar(I32, count)))
 
 
-# TMA. Dimensions are those of the kernels' maps: rows with gaps, and rows seen twice.
+# TMA. Dimensions are those of the kernels' maps: rows with gaps, and rows seen twice. Most rows end
+# within 16 bytes.
+
+#: Elements of 16 bytes: a box starts on this grid along the contiguous dimension.
+_START_GRID = 8
 
 
 @dataclass(frozen=True)
@@ -238,29 +242,40 @@ class _Tensor:
         return reach + self.dims[0] * 2
 
     def places(self, lowest: int) -> np.ndarray:
-        """Return coordinates: inside, across and beyond either end, dimension by dimension."""
+        """Return coordinates: inside, across and beyond either end, dimension by dimension.
+
+        Those of the contiguous dimension lie on the grid of 16 bytes: others are an illegal
+        instruction.
+        """
         choices = []
-        for extent, box in zip(self.dims, self.box, strict=True):
-            low = [-box - 1, -box, -(box // 2) - 1] if lowest < 0 else []
-            high = [max(extent - box // 2, 0), extent - 1, extent, extent + 70]
-            choices.append([0, min(3, extent - 1), *low, *high])
+        for axis, (extent, box) in enumerate(zip(self.dims, self.box, strict=True)):
+            grid = _START_GRID if axis == 0 else 1
+            across = min(max(-(box // 2) - grid, grid - box), -grid)
+            low = [-box - grid, -box, across] if lowest < 0 else []
+            high = [max(extent - max(box // 2, 1), 0), extent - 1, extent + grid - 1, extent + 70]
+            inside = min(3 * grid, extent - 1)
+            choices.append([v // grid * grid for v in (0, inside, *low, *high)])
         found = [tuple(c[0] for c in choices)]
         for axis, values in enumerate(choices):
             for value in values:
                 found.append(tuple(value if i == axis else c[1] for i, c in enumerate(choices)))
-        # All corners: across both ends of every dimension at once.
-        found += itertools.product(*((c[2 if lowest < 0 else 1], c[-4]) for c in choices))
+        # All corners: across both ends of every dimension at once, where a box has two elements.
+        corners = [
+            (c[4 if lowest < 0 and b > 1 else 1], c[-4])
+            for c, b in zip(choices, self.box, strict=True)
+        ]
+        found += itertools.product(*corners)
         rows = np.zeros((len(found), 4), np.int32)
         rows[:, : len(self.dims)] = found
         return rows
 
 
 def _rank_2(inner: int) -> _Tensor:
-    return _Tensor((72, 50), (160,), (inner, 16))
+    return _Tensor((70, 50), (160,), (inner, 16))
 
 
 def _rank_3(inner: int) -> _Tensor:
-    return _Tensor((72, 20, 3), (144, 3072), (inner, 8, 2))
+    return _Tensor((70, 20, 3), (144, 3072), (inner, 8, 2))
 
 
 def _rank_4(inner: int) -> _Tensor:

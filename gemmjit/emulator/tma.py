@@ -5,8 +5,11 @@ The functions here turn a TensorMap, its address and coordinates into a
 
 Sources: PTX ISA 9.1, sections 5.5 (tensors, boxes, out-of-bounds, swizzles) and 9.7.9.27.1 (tensor
 copies and their restrictions); CUDA C++ Programming Guide, multi-dimensional TMA, for the 128-byte
-alignment of shared memory. A load that starts at a negative coordinate fills; a store that does
-faults (seen on an H200).
+alignment of shared memory. Seen on an H200, and in no document: a load that starts at a negative
+coordinate fills, a store that does faults; and a load whose first coordinate along the contiguous
+dimension is no multiple of 16 bytes is an illegal instruction (bf16, swizzled or not, ranks 2 to 4;
+the coordinates of the other dimensions are free). The same is assumed for the other element types
+in bytes, and for stores.
 
 Not here: im2col modes and interleaved layouts (refused).
 """
@@ -40,6 +43,9 @@ __all__ = [
 
 #: Alignment in bytes of the shared address of a tensor copy.
 SMEM_ALIGNMENT = 128
+
+#: Grid in bytes on which a box starts along the contiguous dimension.
+_START_GRID = 16
 
 
 @lru_cache(maxsize=1024)
@@ -126,11 +132,16 @@ def _check_start(tensor_map: TensorMap, coordinates: Sequence[int], smem_address
             f"got {smem_address:#x}"
         )
     element = tensor_map.element_type
-    grain = 128 if element.is_padded else 2 if element is ElementType.U4X16_ALIGN8B else 1
-    if coordinates[0] % grain:
+    if element.is_padded and coordinates[0] % 128:
         raise TensorMapFault(
-            f"tensor copy: coordinate 0: expected a multiple of {grain} for {element.name}; "
+            f"tensor copy: coordinate 0: expected a multiple of 128 for {element.name}; "
             f"got {coordinates[0]}"
+        )
+    if coordinates[0] * element.bits % (8 * _START_GRID):
+        raise TensorMapFault(
+            f"tensor copy: coordinate 0: expected a multiple of {8 * _START_GRID // element.bits} "
+            f"({_START_GRID} bytes of {element.name}, {element.bits} bits each); got "
+            f"{coordinates[0]}, which is an illegal instruction"
         )
 
 
@@ -205,7 +216,8 @@ def load_box(
     base_address : int
         Global address of element 0.
     coordinates : sequence of int
-        First element of the box in each dimension, contiguous dimension first; any sign.
+        First element of the box in each dimension, contiguous dimension first; any sign. The
+        first one is a multiple of 16 bytes.
     smem_address : int
         Shared address (of the block, not of the cluster), a multiple of 128.
 

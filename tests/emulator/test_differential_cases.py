@@ -49,12 +49,16 @@ def test_boxes_reach_past_every_end():
     for micro in loads:
         places = micro.arrays["places"]
         dims = micro.arguments[0].tensor_map.dims
+        assert not (places[:, 0] * 2 % 16).any()  # others are an illegal instruction
         for axis in range(len(dims)):
             assert (places[:, axis] < 0).any()
             assert (places[:, axis] >= dims[axis]).any()
         out = emulate_micro(micro)[0]["out"].view(np.uint16).reshape(len(places), -1)
         outside = (places[:, : len(dims)] >= np.array(dims)).any(1)
         assert not out[outside].any()
+        several = np.array(micro.arguments[0].tensor_map.box) > 1
+        corner = out[(places[:, : len(dims)] < 0)[:, several].all(1)]
+        assert ((corner == 0).any(1) & (corner != 0).any(1)).any()  # partly outside
         assert (out[0] != 0).all()  # the tensor holds no zeros
     stores = [m for m in MICROS if m.name.startswith("TMA store")]
     assert len(stores) == 5

@@ -119,7 +119,7 @@ def loaded(tensor_map, tensor, coordinates):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("coordinates", [(0, 0), (64, 8), (-5, -3), (90, 35), (200, 0)], ids=str)
+@pytest.mark.parametrize("coordinates", [(0, 0), (64, 8), (-8, -3), (88, 35), (200, 0)], ids=str)
 def test_a_load(coordinates, policy):
     tensor = tensor_bytes()
     smem, _ = run(program(expect(2048) + load() + WAIT), MATRIX, tensor, coordinates, policy=policy)
@@ -134,23 +134,23 @@ def test_cache_hints_and_destinations_in_the_block():
         (LOAD.replace("shared::cluster", "shared::cta"), ""),
     ):
         ptx = program(expect(2048) + load(opcode=opcode, tail=tail) + WAIT)
-        smem, _ = run(ptx, MATRIX, tensor, (3, 4))
-        np.testing.assert_array_equal(smem[0], loaded(MATRIX, tensor, (3, 4)))
+        smem, _ = run(ptx, MATRIX, tensor, (8, 4))
+        np.testing.assert_array_equal(smem[0], loaded(MATRIX, tensor, (8, 4)))
 
 
 def test_a_parameter_address_taken_in_32_bits():
     tensor = tensor_bytes(1)
     take = "mov.b32 %r6, map; cvt.u64.u32 %m, %r6; cvta.param.u64 %m, %m;\n"
-    smem, _ = run(program(take + expect(2048) + load() + WAIT), MATRIX, tensor, (3, 4))
-    np.testing.assert_array_equal(smem[0], loaded(MATRIX, tensor, (3, 4)))
+    smem, _ = run(program(take + expect(2048) + load() + WAIT), MATRIX, tensor, (8, 4))
+    np.testing.assert_array_equal(smem[0], loaded(MATRIX, tensor, (8, 4)))
 
 
 def test_one_dimension_and_three():
     tensor = tensor_bytes(2)
     one = TensorMap(element_type=ElementType.UINT8, dims=(1000,), strides=(), box=(256,))
     ptx = program(expect(256) + load("{%c0}", LOAD.replace("2d", "1d")) + WAIT)
-    smem, _ = run(ptx, one, tensor, (900, 0))
-    np.testing.assert_array_equal(smem[0], loaded(one, tensor, (900,)))
+    smem, _ = run(ptx, one, tensor, (896, 0))
+    np.testing.assert_array_equal(smem[0], loaded(one, tensor, (896,)))
     three = replace(
         MATRIX, dims=(64, 5, 8), strides=(208, 1040), box=(64, 2, 8), element_strides=(1, 1, 3)
     )
@@ -362,7 +362,10 @@ FAULTS = [
     ("cvt.u64.u32 %m, %s; cvta.shared.u64 %m, %m;" + load() + WAIT, MATRIX, (0, 0),
      TensorMapFault, "global memory"),
     ("mov.b64 %m, %x;" + load() + WAIT, MATRIX, (0, 0), TensorMapFault, "unwritten"),
+    (expect(2048) + load() + WAIT, MATRIX, (3, 0), TensorMapFault,
+     r"multiple of 8 \(16 bytes.*(?s:.)*cp\.async\.bulk\.tensor"),
     (FILL + store(), MATRIX, (-1, 0), TensorMapFault, "negative"),
+    (FILL + store(), MATRIX, (4, 0), TensorMapFault, "multiple of 8"),
     (FILL + store(), replace(MATRIX, dims=(COLUMNS, ROWS + 1)), (0, 30), MemoryFault, "allocation"),
     (FILL + store(STORE.replace("cp.", "cp.reduce.", 1).replace("cta", "cta.inc")), MATRIX, (0, 0),
      TensorMapFault, "inc does not take BFLOAT16"),

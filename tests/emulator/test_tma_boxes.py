@@ -121,7 +121,10 @@ def test_loads_and_stores_move_the_same_bytes_as_one_by_one(case):
         memory = rng.integers(0, 256, 1 << 19, dtype=np.uint8)
         smem = rng.integers(0, 256, 1 << 16, dtype=np.uint8)
         smem_address = 128 * int(rng.integers(0, 20))
-        for start in ([0] * t.rank, [int(rng.integers(-6, 8)) for _ in range(t.rank)]):
+        grid = 128 // t.element_type.bits
+        anywhere = [int(rng.integers(-6, 8)) for _ in range(t.rank)]
+        anywhere[0] = grid * int(rng.integers(-2, 3))
+        for start in ([0] * t.rank, anywhere):
             box = load_box(t, base, start, smem_address)
             data = memory[box.runs[:, None] + np.arange(box.run_bytes)]
             loaded, expected = smem.copy(), smem.copy()
@@ -249,8 +252,8 @@ def test_packed_four_bit_elements():
         start = 16 + 48 * (r + 1) + 32
         np.testing.assert_array_equal(smem[32 * r : 32 * r + 13], memory[start : start + 13])
         assert not smem[32 * r + 13 : 32 * r + 32].any()
-    with pytest.raises(TensorMapFault, match="multiple of 2"):
-        load_box(t, 16, (1, 0), 0)
+    with pytest.raises(TensorMapFault, match="multiple of 32 "):
+        load_box(t, 16, (16, 0), 0)
 
 
 def test_gather_and_scatter_of_four_rows():
@@ -291,6 +294,37 @@ def test_a_negative_start_faults_in_stores_only():
         with pytest.raises(TensorMapFault, match="negative"):
             store_box(MATRIX, 0, coordinates, 0)
     assert store_box(MATRIX, 0, (2000, 0), 0).runs.size == 0
+
+
+@pytest.mark.parametrize("swizzle", [Swizzle.NONE, Swizzle.BYTES_64, Swizzle.BYTES_128])
+def test_a_start_off_the_16_byte_grid_faults(swizzle):
+    """An illegal instruction on an H200, in the contiguous dimension only."""
+    t = replace(MATRIX, swizzle=swizzle, box=(64 if swizzle.span != 64 else 32, 8))
+    for x in (3, -33, -65, 71, 142, 1, 4):
+        with pytest.raises(TensorMapFault, match=f"multiple of 8 .*BFLOAT16.*got {x},"):
+            load_box(t, 0, (x, 0), 0)
+    for x in (3, 71):
+        with pytest.raises(TensorMapFault, match="multiple of 8 "):
+            store_box(t, 0, (x, 0), 0)
+    for x in (8, -8, -64, 72):
+        for y in (-1, -16, -17, 50, 120, 3):
+            load_box(t, 0, (x, y), 0)
+    store_box(t, 0, (72, 3), 0)
+    rows = replace(t, box=(t.box[0], 1))
+    with pytest.raises(TensorMapFault, match="multiple of 8 "):
+        gather4(rows, 0, 12, (0, 1, 2, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("element_type", "grid"),
+    [(ElementType.UINT8, 16), (ElementType.FLOAT32, 4), (ElementType.FLOAT64, 2)],
+)
+def test_the_grid_is_one_of_bytes(element_type, grid):
+    t = TensorMap(element_type=element_type, dims=(100, 8), strides=(1024,), box=(16, 2))
+    for x in (-3 * grid, 0, grid, 100 * grid):
+        load_box(t, 0, (x, 0), 0)
+    with pytest.raises(TensorMapFault, match=f"multiple of {grid} "):
+        load_box(t, 0, (grid // 2, 0), 0)
 
 
 def test_what_is_not_allowed_is_a_fault():
