@@ -8,7 +8,7 @@ from typing import SupportsIndex
 from gemmjit.arch import Arch
 from gemmjit.errors import InvalidConfigError
 
-__all__ = ["occupancy"]
+__all__ = ["occupancy", "registers_at_entry"]
 
 _WARP = 32
 _REGISTER_UNIT = 256  # registers are given to a warp in units of this many
@@ -17,6 +17,7 @@ _SMEM_UNIT = 128  # shared memory is given to a block in units of this many byte
 _SMEM_UNIT_SM75 = 256
 _MAX_THREADS = 1024
 _MAX_REGISTERS = 255
+_REGISTER_STEP = _REGISTER_UNIT // _WARP
 
 
 def occupancy(registers: int, threads: int, smem_bytes: int, arch: Arch | str) -> int:
@@ -71,6 +72,42 @@ def occupancy(registers: int, threads: int, smem_bytes: int, arch: Arch | str) -
     smem_of_block = _up(smem_bytes + limits.smem_reserved, smem_unit)
     by_smem = limits.smem_per_sm // smem_of_block if smem_of_block else limits.max_blocks
     return min(limits.max_blocks, limits.max_warps // warps, resident_warps // warps, by_smem)
+
+
+def registers_at_entry(threads: int, blocks: int, arch: Arch | str) -> int:
+    """Return the registers of a thread with which so many blocks are resident.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of a block, 1 to 1024.
+    blocks : int
+        Blocks on one multiprocessor, 1 or more.
+    arch : Arch or str
+
+    Returns
+    -------
+    int
+        A multiple of 8, at most 256: what the allocation of a kernel with such launch bounds can
+        be, 255 and the one that goes lost by rounding.
+
+    Notes
+    -----
+    The inverse of `occupancy`: a partition's quarter of the registers, over the most warps that
+    any partition holds. ptxas 13.0 and 13.5 give a kernel that uses ``setmaxnreg`` just that many,
+    if the instruction asks for as many: 168 with 288, 300 or 384 threads, 128 with 416 or 512, 96
+    with 544 (2026-11-30).
+
+    Examples
+    --------
+    >>> registers_at_entry(384, 1, "sm_90a")
+    168
+    """
+    _check("threads", threads, 1, _MAX_THREADS)
+    _check("blocks", blocks, 1, None)
+    warps = -(-threads // _WARP) * blocks
+    share = Arch.parse(arch).limits.registers // _PARTITIONS // -(-warps // _PARTITIONS)
+    return min(share // _REGISTER_UNIT * _REGISTER_STEP, _up(_MAX_REGISTERS, _REGISTER_STEP))
 
 
 def _check(name: str, value: object, low: int, high: int | None) -> None:

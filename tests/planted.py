@@ -234,6 +234,9 @@ _K3 = _of(K3_FILE, "k3 cooperative", {
     "no barrier behind the barriers' init": (
         "  __syncthreads();\n  if (warp < 4)", "  if (warp < 4)", (BARRIER, RACE),
     ),
+    "consumers ask for registers that the block does not have": (
+        '"n"(CONSUMER_REGISTERS)', '"n"(240)', (LOCK,),
+    ),
     "no fence before the products": ("      wgmma_fence();\n", "", (RACE, ADVISORY)),
     "no wait for the products": (
         "      wgmma_wait<IN_FLIGHT>();\n", "", (VALUES, RACE, ADVISORY),

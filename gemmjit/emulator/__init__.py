@@ -17,9 +17,11 @@ mma, wgmma, wmma      matrix products; :mod:`fragments`, :mod:`matrix_descriptor
 races                 proxy fences; :mod:`flights`: asynchronous work on shared memory;
                       :mod:`visibility`: barriers used before a visible init
 dependencies          order between launches, griddepcontrol
+register_pool         setmaxnreg
 modifiers             which modifiers are known; anything else is refused
 trace                 a timeline for Perfetto
-executor              :func:`emulate`, the interface; :mod:`settings`: for NumPy calls
+executor              :func:`emulate`, the interface; :mod:`kernel_launch`: what it takes;
+                      :mod:`settings`: for NumPy calls
 trace                 timelines; :mod:`chrome_trace`: as a file for Perfetto
 ====================  ===============================================================
 """

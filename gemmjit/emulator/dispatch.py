@@ -29,7 +29,7 @@ _MODULES = (
     "alu_integer", "alu_bits", "alu_float", "alu_half", "compare", "convert", "move", "load_store",
     "atomics", "warp", "barriers", "control", "instructions_mbarrier", "copy_async", "bulk_groups",
     "copy_bulk", "instructions_tma", "instructions_mma", "instructions_wgmma", "wmma", "system",
-    "dependencies",
+    "dependencies", "register_pool",
 )  # fmt: skip
 
 

@@ -102,6 +102,8 @@ class Grid:
         self.local_stride = max(program.local_bytes, 16)
         self.return_pc = np.zeros((_STACK_DEPTH, slots, padded), np.int32)
         self.depth = np.zeros((slots, padded), np.int32)
+        # Registers of a thread at the start, or 0 where only the PTX tells.
+        self.entry_registers = 0
         self.cluster_ids = np.full(slots // self.cluster_size, -1, np.int64)
         clusters = (grid[0] // cluster[0]) * (grid[1] // cluster[1]) * (grid[2] // cluster[2])
         self.waiting: deque[int] = deque(range(clusters))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.emulator import warpgroups
+from gemmjit.emulator import register_pool, warpgroups
 from gemmjit.emulator.async_engine import POLICIES, AsyncEngine
 from gemmjit.emulator.barriers import ClusterBarriers, NamedBarriers
 from gemmjit.emulator.bulk_groups import bulk_groups
@@ -138,6 +138,7 @@ class Machine:
             and op.slots[0] is grid and slot in op.slots[1]
         )  # fmt: skip
         warpgroups.block_exited(grid, slot)
+        register_pool.block_exited(grid, slot)
         self._unwaited_stores(grid, slot)
         self.races.block_exited(grid, slot)
         grid.async_copies.block_exited(slot)
@@ -314,6 +315,7 @@ class Machine:
             or g.bars.pending
             or g.cluster_barriers.waiters
             or g.dependencies.waiters
+            or register_pool.describe(g)
             for g in self.grids
         )
         for grid in self.grids:

@@ -77,6 +77,7 @@ def run(
             args=[_pack(argument, addresses) for argument in launch.arguments],
             memory=memory,
             target=launch.kernel.target.name,
+            registers=launch.kernel.registers,
         )
         reports.append(
             emulate(

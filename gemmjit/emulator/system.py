@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from gemmjit.emulator.dispatch import instruction, reject
 from gemmjit.emulator.faults import BarrierFault
-from gemmjit.emulator.lanes import WARP, LaneSet
 from gemmjit.emulator.memory import SHARED_WINDOW
-from gemmjit.emulator.module import Immediate, Instruction
+from gemmjit.emulator.module import Instruction
 from gemmjit.emulator.operands import Operands
 from gemmjit.emulator.shared_memory import RANK_SHIFT
 from gemmjit.emulator.steps import LaneOp, Map, Nothing, Step
@@ -74,19 +73,6 @@ def _getctarank(operands: Operands, found: Instruction) -> Step:
         return ((a.astype(np.int64) - window) >> RANK_SHIFT & 0xFF).astype(np.uint32)
 
     return Map(run, (source,), out)
-
-
-@instruction("setmaxnreg")
-def _setmaxnreg(operands: Operands, found: Instruction) -> Step:
-    count = found.operands[0]
-    value = int(count.value) if isinstance(count, Immediate) else 0
-    if value % 8 or not 24 <= value <= 256:
-        raise reject(found, f"{value} registers: expected a multiple of 8 in 24..256;")
-    return LaneOp(_no_effect, WARP)
-
-
-def _no_effect(lanes: LaneSet) -> None:
-    return None
 
 
 @instruction("nanosleep", "pmevent")

@@ -9,6 +9,7 @@ from gemmjit.arch import Arch
 from gemmjit.config import Config, Sm90WgmmaConfig
 from gemmjit.dtypes import BF16, F16, F32, DType
 from gemmjit.kernels.kernel import Kernel, OperandMap, tma_stride
+from gemmjit.occupancy import registers_at_entry
 from gemmjit.problem import Problem
 from gemmjit.tensormap import L2Promotion, Swizzle, TensorMap, element_type_of
 from gemmjit.variant import Form, Variant
@@ -21,6 +22,7 @@ _BOX_BYTES = _ROWS * 128
 _RING_PLACE_BYTES = 16  # a full and an empty barrier
 _TILE_SLOTS = 4
 _SLOT_BYTES = 32
+_PRODUCER_REGISTERS = 40
 
 
 class K3(Kernel):
@@ -64,8 +66,7 @@ class K3(Kernel):
     def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
         """Return the template's variables that only k3 has."""
         assert isinstance(config, Sm90WgmmaConfig)
-        # What a block has at launch, 168 for each of 384 threads: 40 + 2 x 232 = 3 x 168.
-        producer, consumer = 40, 232
+        producer, consumer = self._registers(config)
         return {
             "num_stages": config.num_stages,
             "store_boxes": config.store_boxes,
@@ -82,6 +83,17 @@ class K3(Kernel):
             "smem_bytes": self.smem_bytes(config, variant),
             "mma_type": variant.in_dtype.short,
         }
+
+    def _registers(self, config: Config) -> tuple[int, int]:
+        """Return what a producer's and a consumer's thread have of the block's registers.
+
+        A consumer that asked for more than the block has left would wait for ever.
+        """
+        threads = self.threads(config)
+        entry = registers_at_entry(threads, config.min_blocks_per_sm, self.max_arch)
+        producer = min(_PRODUCER_REGISTERS, entry)
+        consumer = (entry * (1 + _CONSUMERS) - producer) // _CONSUMERS // 8 * 8
+        return producer, consumer
 
     def traits(self, problem: Problem, config: Config) -> dict[str, bool]:
         """Return which operands come in blocks of 64 columns, and whether D is stored by TMA."""

@@ -134,12 +134,40 @@ def check(spec: KernelSpec) -> None:
     for name in (*unwanted, "vprintf", "ld.local", "st.local", "trap"):
         assert name not in body, f"{name} is there"
     count_products(spec, body)
+    if spec.name == "k3":
+        assert f".maxntid {spec.threads}" in body
+        assert fits_the_pool(body, kernel.registers, kernel.threads)
+    else:
+        assert "setmaxnreg" not in body
     if spec.name == "k1":
         copies = spec.variant.a_vector or spec.variant.b_vector
         assert ("cp.async.cg.shared.global" in body) is copies
     types = {"bfloat16": "bf16.bf16", "float16": "f16.f16"}
     if spec.name in ("k1", "k2"):
         assert f".f32.{types[spec.variant.in_dtype.name]}.f32" in body
+
+
+def asked(ptx: str, threads: int) -> dict[int, int]:
+    """Return the registers that a thread of each warpgroup asks for, with the threads that do."""
+    given = re.findall(r"setmaxnreg\.(dec|inc)\.sync\.aligned\.u32\s+(\d+);", ptx)
+    assert [action for action, _ in given] == ["dec", "inc"], "one producer, and the consumers"
+    return {int(given[0][1]): 128, int(given[1][1]): threads - 128}
+
+
+def fits_the_pool(ptx: str, registers: int, threads: int) -> bool:
+    """Whether what all warpgroups ask for is what the block starts with, or less."""
+    owned = -(-registers // 8) * 8 * threads
+    return sum(each * count for each, count in asked(ptx, threads).items()) <= owned
+
+
+@pytest.mark.parametrize(("producer", "consumer", "fit"), [(40, 232, True), (32, 240, False)])
+def test_registers_that_a_block_does_not_have_are_noticed(producer, consumer, fit):
+    """With 32 and 240 of 3 x 168, the second consumer waited for ever on an H200."""
+    ptx = "".join(
+        f"setmaxnreg.{action}.sync.aligned.u32 {count};\n"
+        for action, count in (("dec", producer), ("inc", consumer))
+    )
+    assert fits_the_pool(ptx, 168, 384) is fit
 
 
 def count_products(spec: KernelSpec, body: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gemmjit.arch import Arch
 from gemmjit.errors import InvalidConfigError, UnsupportedArchError
-from gemmjit.occupancy import occupancy
+from gemmjit.occupancy import occupancy, registers_at_entry
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,20 @@ def test_numbers_out_of_range_are_named(arguments, name):
 def test_unknown_architecture():
     with pytest.raises(UnsupportedArchError, match="banana"):
         occupancy(95, 256, 0, "banana")
+
+
+@pytest.mark.parametrize(
+    ("threads", "blocks", "registers"),
+    [
+        # What ptxas 13.0 and 13.5 report for a kernel whose setmaxnreg asks for more.
+        (384, 1, 168), (288, 1, 168), (300, 1, 168), (512, 1, 128), (416, 1, 128), (544, 1, 96),
+        (640, 1, 96), (1024, 1, 64), (96, 4, 168), (224, 2, 128), (128, 8, 64), (160, 2, 168),
+        (250, 2, 128), (256, 1, 256), (128, 1, 256),
+    ],
+)  # fmt: skip
+def test_registers_that_so_many_blocks_leave(threads, blocks, registers):
+    assert registers_at_entry(threads, blocks, "sm_90a") == registers
+    most = min(registers, 255)
+    assert occupancy(most, threads, 0, "sm_90a") >= blocks
+    if registers < 256:
+        assert occupancy(registers + 1, threads, 0, "sm_90a") < blocks
