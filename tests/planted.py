@@ -81,6 +81,7 @@ _STAGE_EMPTY = "mbarrier_wait(empty_barrier(base + STAGE_BARRIERS, stages), stag
 _SLOT_FULL = "mbarrier_wait(full_barrier(base + SLOT_BARRIERS, slots), slots.parity);"
 _SLOT_EMPTY = "mbarrier_wait(empty_barrier(base + SLOT_BARRIERS, slots), slots.parity ^ 1);"
 _STAGE_FREE = "if (lane == 0) mbarrier_arrive(empty_barrier(base + STAGE_BARRIERS, stages));"
+_READS_FENCED = "      fence_async_smem();\n"
 _FENCE_INIT = "    fence_mbarrier_init();\n"
 
 _K0 = _of(K0_FILE, "k0", case="flat", rows={
@@ -167,6 +168,10 @@ _K2 = _of(K2_FILE, "k2", {
         "      multiply_stage(acc, a, a + A_BYTES, warp, lane);",
         (VALUES, RACE),
     ),
+    "no fence behind the reads of a stage": (_READS_FENCED, "", (RACE,)),
+    "one lane alone fences the reads of a stage": (
+        _READS_FENCED, _READS_FENCED.replace("fence_", "if (lane == 0) fence_"), (RACE,),
+    ),
     "no fence behind the barriers' init": (_FENCE_INIT, "", (BARRIER, RACE)),
     "no barrier behind the barriers' init": (
         "  __syncthreads();\n  if (warp == MMA_WARPS)", "  if (warp == MMA_WARPS)",
@@ -195,6 +200,7 @@ _K2 = _of(K2_FILE, "k2", {
         "    const int k_count = slot(slots)->w;\n", (VALUES, RACE, LOCK, BARRIER),
     ),
 }) | _of(K2_FILE, "k2 unswizzled", {
+    "no fence behind the reads of a stage without a swizzle": (_READS_FENCED, "", (RACE,)),
     "a stage reused at once": (
         "        load_stage(base, stages, map_a, map_b, tile, k);\n        stages.advance();",
         "        load_stage(base, stages, map_a, map_b, tile, k);", (LOCK, RACE, VALUES, BARRIER),

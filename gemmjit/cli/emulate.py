@@ -70,6 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sums of matrix products: in FP32 (the default), or as tensor cores truncate them",
     )
     parser.add_argument(
+        "--unfenced-reads",
+        choices=("error", "warn"),
+        default="error",
+        help="an asynchronous write to shared memory after reads that neither a proxy fence nor a "
+        "barrier orders before it: an error (the default), or a warning in the report",
+    )
+    parser.add_argument(
         "--trace",
         metavar="FILE",
         help="write a timeline that ui.perfetto.dev and chrome://tracing open",
@@ -99,7 +106,13 @@ def run(arguments: argparse.Namespace) -> int:
             **{f.name: getattr(built, f.name) for f in fields(built)}, spec=spec
         )
         settings = stack.enter_context(
-            emulating(arguments.policy, arguments.seed, numerics=arguments.numerics, trace=trace)
+            emulating(
+                arguments.policy,
+                arguments.seed,
+                numerics=arguments.numerics,
+                unfenced_reads=arguments.unfenced_reads,
+                trace=trace,
+            )
         )
         if trace is not None:  # of a fault too
             stack.callback(trace.write, Path(arguments.trace))

@@ -14,7 +14,8 @@ mbarrier              mbarrier objects; :mod:`instructions_mbarrier`
 async_engine          when asynchronous work completes
 copy_async, copy_bulk cp.async; cp.async.bulk.  :mod:`tma`: tensor copies
 mma, wgmma, wmma      matrix products; :mod:`fragments`, :mod:`matrix_descriptor`
-races                 proxy fences; :mod:`flights`: asynchronous work on shared memory;
+races                 proxy fences: :mod:`unfenced_writes`, :mod:`unfenced_reads`;
+                      :mod:`flights`: asynchronous work on shared memory;
                       :mod:`visibility`: barriers used before a visible init
 dependencies          order between launches, griddepcontrol
 register_pool         setmaxnreg

@@ -154,6 +154,7 @@ def _asynchronous(operands: Operands, found: Instruction) -> Step:
     def run(lanes: LaneSet) -> None:
         given = np.stack([lanes.get(row).reshape(-1) for row in values], -1).copy()
         storage, offsets, _ = path.locate(lanes, address.values(lanes), width, True)[0]
+        grid.machine.races.async_store(grid, offsets)
         flat = barrier_indices(operands, barrier, lanes).reshape(-1).tolist()
         cells = storage.view(dtype, vector).reshape(-1, vector)
         index = offsets.reshape(-1) // width

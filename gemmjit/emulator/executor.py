@@ -86,6 +86,7 @@ def emulate(
     races: str = "error",
     unwaited_stores: str = "drain",
     unfenced_inits: str = "warn",
+    unfenced_reads: str = "warn",
     trace: Trace | None = None,
 ) -> Report:
     """Run kernels concurrently until all have finished.
@@ -115,6 +116,10 @@ def emulate(
         An mbarrier on which a bulk copy completes must be made visible to the asynchronous proxy by
         fence.mbarrier_init or fence.proxy.async; compilers in the field leave that out within one
         block, and hardware forgives it.
+    unfenced_reads : {"warn", "error"}
+        Between reads of shared memory and an asynchronous write to it there must be a
+        fence.proxy.async of every reading lane, or a barrier: an mbarrier alone lets the write
+        overtake them. Kernels in the field leave the fence out, and hardware forgives it at times.
     trace : gemmjit.emulator.trace.Trace, optional
         Receives a timeline.
 
@@ -138,6 +143,7 @@ def emulate(
     machine.resident_limit = resident_blocks
     machine.unwaited_stores = unwaited_stores
     machine.unfenced_inits = unfenced_inits
+    machine.unfenced_reads = unfenced_reads
     machine.race_checks = races
     machine.trace = trace
     if trace is not None:

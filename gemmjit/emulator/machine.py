@@ -76,6 +76,7 @@ class Machine:
         self.unwaited_stores = "drain"
         self.race_checks = "error"
         self.unfenced_inits = "warn"
+        self.unfenced_reads = "warn"
         self.symbols: dict[tuple[int, int, str], int] = {}
         self.grids: list[Grid] = []
         self.queue: list[Domain] = []
@@ -176,6 +177,12 @@ class Machine:
     def found_unfenced_init(self, message: str) -> None:
         """Take an mbarrier that no fence makes visible to the asynchronous proxy."""
         if self.unfenced_inits == "error":
+            raise RaceError(message)
+        self._warn(message)
+
+    def found_unfenced_read(self, message: str) -> None:
+        """Take an asynchronous write that may overtake generic reads."""
+        if self.unfenced_reads == "error":
             raise RaceError(message)
         self._warn(message)
 

@@ -89,6 +89,7 @@ def run(
                 resident_blocks=chosen.resident_blocks,
                 unwaited_stores=chosen.unwaited_stores,
                 unfenced_inits=chosen.unfenced_inits,
+                unfenced_reads=chosen.unfenced_reads,
                 trace=chosen.trace,
             )
         )

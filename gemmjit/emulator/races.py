@@ -1,17 +1,15 @@
 """Races and missing orderings in shared memory (PTX ISA chapter 8, 9.7.13.4, 9.7.9.25).
 
-Three things are tracked, in granules of 16 bytes and by warp:
+What is tracked, in granules of 16 bytes:
 
-* *dirty*: written through the generic proxy, and by which warps that write has been seen in the
-  order of barriers. `fence.proxy.async` of such a warp makes the granule
-* *fenced*: visible to the asynchronous proxy, for that warp and the warps ordered behind it. A
-  bulk copy or wgmma that reads a dirty granule, or one fenced by a warp that the issuer is not
-  ordered behind, is a race.
-* *in flight*: being written, or read, by an asynchronous operation that has not completed. Any
-  conflicting access is a race (policies `lazy` and `random`; `eager` has nothing in flight).
+* generic writes that the asynchronous proxy may not see, :mod:`gemmjit.emulator.unfenced_writes`;
+* generic reads that an asynchronous write might overtake, :mod:`gemmjit.emulator.unfenced_reads`;
+* what asynchronous operations that have not completed write or read,
+  :mod:`gemmjit.emulator.flights`: any conflicting access is a race (policies `lazy` and `random`;
+  `eager` has nothing in flight);
+* mbarriers whose init one cannot know of, :mod:`gemmjit.emulator.visibility`.
 
-Order is that of execution barriers, cluster barriers and mbarriers. Where several warps wrote one
-granule the tracker keeps their union, so it may miss a race but does not invent one.
+Order is that of execution barriers, cluster barriers and mbarriers (of reads, only the former two).
 """
 
 from __future__ import annotations
@@ -24,8 +22,10 @@ import numpy.typing as npt
 
 from gemmjit.emulator.faults import BarrierFault
 from gemmjit.emulator.flights import GRANULE_BITS, Flights
-from gemmjit.emulator.lanes import WARP, LaneSet
-from gemmjit.emulator.shared_memory import SPAN, SPAN_BITS
+from gemmjit.emulator.lanes import LaneSet
+from gemmjit.emulator.shared_memory import SPAN_BITS
+from gemmjit.emulator.unfenced_reads import UnfencedReads
+from gemmjit.emulator.unfenced_writes import UnfencedWrites
 from gemmjit.emulator.visibility import InitVisibility
 
 if TYPE_CHECKING:
@@ -35,21 +35,15 @@ if TYPE_CHECKING:
 __all__ = ["RaceTracker"]
 
 Array = npt.NDArray[Any]
-_GRANULES = SPAN >> GRANULE_BITS
 
 
 class _Tracks:
     """The tracked state of one grid."""
 
     def __init__(self, grid: Grid) -> None:
-        granules = grid.space.blocks * _GRANULES
-        self.dirty = np.zeros(granules, np.uint32)
-        self.fenced = np.zeros(granules, np.uint32)
+        self.writes = UnfencedWrites(grid)
+        self.reads = UnfencedReads(grid)
         self.flights = Flights(grid)
-        # Blocks with dirty or fenced granules.
-        self.marked: set[int] = set()
-        # mbarrier cell -> warps that have arrived on it
-        self.released: dict[int, int] = {}
 
 
 class RaceTracker:
@@ -72,20 +66,18 @@ class RaceTracker:
         return id(grid) in self._tracks
 
     def orders(self, grid: Grid) -> bool:
-        """Whether anything is outstanding that a barrier could order."""
+        """Whether anything is outstanding that an mbarrier could order."""
         tracks = self._tracks.get(id(grid))
-        return bool(self.inits.records) or (tracks is not None and bool(tracks.marked))
+        return bool(self.inits.records) or (tracks is not None and bool(tracks.writes.marked))
 
     def reset(self, grid: Grid, group: int) -> None:
         """Note that a cluster starts in a slot group."""
         tracks = self._tracks.get(id(grid))
-        size = grid.cluster_size
-        self.inits.forget(grid, group * size, size)
+        slots = _slots(grid, group)
+        self.inits.forget(grid, slots.start, len(slots))
         if tracks is not None:
-            span = slice(group * size * _GRANULES, (group + 1) * size * _GRANULES)
-            tracks.dirty[span] = 0
-            tracks.fenced[span] = 0
-            tracks.marked -= set(range(group * size, (group + 1) * size))
+            tracks.writes.reset(slots)
+            tracks.reads.all_met(slots)
 
     def block_exited(self, grid: Grid, slot: int) -> None:
         """Note that a block has ended: nothing may still be writing into its shared memory."""
@@ -103,22 +95,11 @@ class RaceTracker:
         tracks = self._tracks[id(grid)]
         granules = flat >> GRANULE_BITS
         tracks.flights.check(granules, writes, "access")
-        if not writes:
-            return
-        blocks = granules // _GRANULES
-        warps = lanes.lanes // WARP
-        own = warps // (grid.space.threads // WARP)
-        flat_blocks = blocks.reshape(-1)
-        local = flat_blocks == own
-        per_block = grid.space.threads // WARP
-        bits = (np.uint32(1) << (warps % per_block).astype(np.uint32))[local]
-        places = granules.reshape(-1)[local]
-        self._check_barriers(grid, flat.reshape(-1))
-        np.bitwise_or.at(tracks.dirty, places, bits)
-        if width > 1 << GRANULE_BITS:
-            np.bitwise_or.at(tracks.dirty, places + 1, bits)
-        tracks.fenced[places] = 0
-        tracks.marked.update(np.unique(flat_blocks[local]).tolist())
+        if writes:
+            self._check_barriers(grid, flat.reshape(-1))
+            tracks.writes.write(lanes, granules, width)
+        else:
+            tracks.reads.read(lanes, granules, width)
 
     def _check_barriers(self, grid: Grid, flat: Array) -> None:
         valid = grid.mbarriers.valid[flat >> 3]
@@ -143,8 +124,7 @@ class RaceTracker:
         tracks = self._tracks.get(id(grid))
         if tracks is None:
             return
-        if slot in tracks.marked:
-            self._check_fences(grid, tracks, units, warps)
+        tracks.writes.check(slot, units, warps)
         if not self.machine.engine.eager:
             tracks.flights.begin(units, False)
 
@@ -160,6 +140,7 @@ class RaceTracker:
         if tracks is None:
             return
         self._check_barriers(grid, units[:, None] * 16 + np.array([0, 8]))
+        tracks.reads.check(slot, units)
         if not self.machine.engine.eager:
             tracks.flights.begin(units, True)
 
@@ -170,91 +151,41 @@ class RaceTracker:
             return
         if not self.machine.engine.eager:
             tracks.flights.end(units, True)
-        if slot in tracks.marked:
-            # What generic stores had left there is gone.
-            tracks.dirty[units] = 0
-            tracks.fenced[units] = 0
+        tracks.writes.overwritten(slot, units)
 
-    def _check_fences(
-        self, grid: Grid, tracks: _Tracks, units: Array, warps: Sequence[int]
-    ) -> None:
-        dirty, fenced = tracks.dirty[units], tracks.fenced[units]
-        unfenced = np.where(fenced == 0, dirty, np.uint32(0))
-        if unfenced.any():
-            self._unfenced(grid, units, unfenced, "the asynchronous copy or product")
-        per_block = grid.space.threads // WARP
-        mine = np.uint32(sum(1 << (w % per_block) for w in warps))
-        unordered = (fenced != 0) & ((fenced & mine) != mine)
-        if unordered.any():
-            first = int(np.flatnonzero(unordered.reshape(-1))[0])
-            slot, offset = _place(int(units.reshape(-1)[first]))
-            warp = int(fenced.reshape(-1)[first]).bit_length() - 1
-            self.machine.found_race(
-                f"shared offset {offset:#x} of {grid.block_name(slot)} was written and fenced by "
-                f"warp {warp}; no barrier orders that before this asynchronous read"
-            )
-
-    def _unfenced(self, grid: Grid, granules: Array, dirty: Array, what: str) -> None:
-        first = int(np.flatnonzero(dirty.reshape(-1))[0])
-        slot, offset = _place(int(granules.reshape(-1)[first]))
-        warps = [w for w in range(32) if int(dirty.reshape(-1)[first]) >> w & 1]
-        self.machine.found_race(
-            f"{what} reads shared offset {offset:#x} of {grid.block_name(slot)}, which was written "
-            f"through the generic proxy (seen by warps {warps}); fence.proxy.async is missing "
-            "between the two"
-        )
+    def async_store(self, grid: Grid, flat: Array) -> None:
+        """Note that st.async or red.async is issued to flat indices, of any blocks."""
+        tracks = self._tracks.get(id(grid))
+        if tracks is not None:
+            units = np.unique(flat >> GRANULE_BITS)
+            slots = units >> SPAN_BITS - GRANULE_BITS
+            for slot in np.unique(slots).tolist():
+                tracks.reads.check(slot, units[slots == slot])
 
     def proxy_fence(self, grid: Grid, lanes: LaneSet) -> None:
-        """fence.proxy.async: what these warps have seen becomes visible to the async proxy."""
+        """fence.proxy.async: orders accesses of these warps and of the asynchronous proxy."""
         self.inits.proxy_fence(grid, lanes)
         tracks = self._tracks.get(id(grid))
-        if tracks is None or not tracks.marked:
-            return
-        for slot, bits in _warps_by_block(grid, lanes):
-            if slot not in tracks.marked:
-                continue
-            span = slice(slot * _GRANULES, (slot + 1) * _GRANULES)
-            dirty, fenced = tracks.dirty[span], tracks.fenced[span]
-            # The fence may stand on either side of the barrier: a granule stays dirty for the
-            # warps that have not fenced it.
-            seen = dirty & bits
-            chosen = np.flatnonzero(seen)
-            fenced[chosen] |= seen[chosen]
+        if tracks is not None:
+            tracks.writes.fence(lanes)
+            tracks.reads.fence(lanes)
 
     # -- order ------------------------------------------------------------------------------
 
     def block_barrier(self, grid: Grid, blocks: Array) -> None:
         """All threads of these blocks (a mask) have met."""
-        if not self.orders(grid):
-            return
-        for slot in np.flatnonzero(blocks).tolist():
-            self.warps_met(grid, slot, grid.alive[slot])
+        if self.inits.records or id(grid) in self._tracks:
+            for slot in np.flatnonzero(blocks).tolist():
+                self.warps_met(grid, slot, grid.alive[slot])
 
     def warps_met(self, grid: Grid, slot: int, threads: Array) -> None:
         """Threads of one block (a mask) have met at a barrier."""
-        if not self.orders(grid):
-            return
-        self.inits.met(grid, slot, threads)
+        if self.inits.records:
+            self.inits.met(grid, slot, threads)
         tracks = self._tracks.get(id(grid))
-        if tracks is not None and slot in tracks.marked:
-            warps = np.flatnonzero(threads.reshape(-1, WARP).any(1))
-            bits = sum(1 << int(w) for w in warps)
-            self._order(grid, tracks, slot, bits, bits)
-
-    def _order(self, grid: Grid, tracks: _Tracks, slot: int, before: int, after: int) -> None:
-        """Note that what the warps `before` have seen, the warps `after` have now seen too."""
-        span = slice(slot * _GRANULES, (slot + 1) * _GRANULES)
-        alive = grid.alive[slot].reshape(-1, WARP).any(1)
-        everybody = sum(1 << int(w) for w in np.flatnonzero(alive))
-        dirty, fenced = tracks.dirty[span], tracks.fenced[span]
-        for table in (dirty, fenced):
-            table[np.flatnonzero(table & np.uint32(before))] |= np.uint32(after)
-        # What everybody has seen needs no more tracking.
-        done = (fenced & np.uint32(everybody)) == np.uint32(everybody)
-        dirty[done] = 0
-        fenced[done] = 0
-        if not (dirty.any() or fenced.any()):
-            tracks.marked.discard(slot)
+        if tracks is not None:
+            tracks.writes.met(slot, threads)
+            tracks.reads.met(slot, threads)
 
     def cluster_arrive(self, grid: Grid, lanes: LaneSet, relaxed: bool) -> None:
         """Lanes arrive at the cluster barrier."""
@@ -263,14 +194,12 @@ class RaceTracker:
 
     def cluster_barrier(self, grid: Grid, group: int) -> None:
         """All threads of a cluster have met."""
-        if not self.orders(grid):
-            return
-        size = grid.cluster_size
-        self.inits.cluster_met(grid, group * size, size)
-        for slot in range(group * size, (group + 1) * size):
-            tracks = self._tracks.get(id(grid))
-            if tracks is not None and slot in tracks.marked:
-                self._order(grid, tracks, slot, 0xFFFF_FFFF, 0xFFFF_FFFF)
+        slots = _slots(grid, group)
+        self.inits.cluster_met(grid, slots.start, len(slots))
+        tracks = self._tracks.get(id(grid))
+        if tracks is not None:
+            tracks.writes.cluster_met(slots)
+            tracks.reads.all_met(slots)
 
     def mbarrier_release(self, grid: Grid, lanes: LaneSet, cells: Array) -> None:
         """Lanes arrive on mbarriers."""
@@ -279,13 +208,8 @@ class RaceTracker:
         flat = cells.reshape(-1)
         self.inits.release(grid, lanes, flat)
         tracks = self._tracks.get(id(grid))
-        if tracks is None or not tracks.marked:
-            return
-        per_block = grid.space.threads // WARP
-        for lane, cell in zip(lanes.lanes.tolist(), flat.tolist(), strict=True):
-            warp = lane // WARP
-            if cell // (SPAN >> 3) == warp // per_block:
-                tracks.released[cell] = tracks.released.get(cell, 0) | 1 << warp % per_block
+        if tracks is not None:
+            tracks.writes.release(lanes, flat)
 
     def mbarrier_acquire(self, grid: Grid, lanes: LaneSet, cell: int) -> None:
         """Lanes have seen a phase of an mbarrier complete."""
@@ -293,11 +217,8 @@ class RaceTracker:
             return
         self.inits.acquire(grid, lanes, cell)
         tracks = self._tracks.get(id(grid))
-        if tracks is None or cell not in tracks.released:
-            return
-        for slot, bits in _warps_by_block(grid, lanes):
-            if slot in tracks.marked:
-                self._order(grid, tracks, slot, tracks.released[cell], int(bits))
+        if tracks is not None:
+            tracks.writes.acquire(lanes, cell)
 
     # -- visibility of mbarrier.init --------------------------------------------------------
 
@@ -326,14 +247,5 @@ class RaceTracker:
         """bar.warp.sync orders the lanes of a warp; tracking is by warp, so nothing changes."""
 
 
-def _place(granule: int) -> tuple[int, int]:
-    return granule >> (SPAN_BITS - GRANULE_BITS), granule % _GRANULES << GRANULE_BITS
-
-
-def _warps_by_block(grid: Grid, lanes: LaneSet) -> list[tuple[int, np.uint32]]:
-    per_block = grid.space.threads // WARP
-    found: dict[int, int] = {}
-    for warp in lanes.warp_ids.tolist():
-        slot = warp // per_block
-        found[slot] = found.get(slot, 0) | 1 << warp % per_block
-    return [(slot, np.uint32(bits)) for slot, bits in found.items()]
+def _slots(grid: Grid, group: int) -> range:
+    return range(group * grid.cluster_size, (group + 1) * grid.cluster_size)

@@ -27,6 +27,7 @@ class Settings:
     max_steps, resident_blocks : int or None
     unwaited_stores : {"drain", "error"}
     unfenced_inits : {"error", "warn"}
+    unfenced_reads : {"error", "warn"}
     trace : Trace or None
     num_sms : int
         Multiprocessors of the emulated device: persistent blocks are so many times as one holds.
@@ -41,6 +42,7 @@ class Settings:
     resident_blocks: int | None = None
     unwaited_stores: str = "drain"
     unfenced_inits: str = "error"
+    unfenced_reads: str = "error"
     trace: Trace | None = None
     num_sms: int = 4
     reports: list[Report] = field(default_factory=list)
@@ -64,6 +66,7 @@ def emulating(
     resident_blocks: int | None = None,
     unwaited_stores: str = "drain",
     unfenced_inits: str = "error",
+    unfenced_reads: str = "error",
     trace: Trace | None = None,
     num_sms: int = 4,
 ) -> Iterator[list[Report]]:
@@ -71,8 +74,10 @@ def emulating(
 
     Parameters
     ----------
-    policy, seed, numerics, max_steps, resident_blocks, unwaited_stores, unfenced_inits, trace
+    policy, seed, numerics, max_steps, resident_blocks, trace
         As for `gemmjit.emulator.emulate`. They hold in this thread or task only.
+    unwaited_stores, unfenced_inits, unfenced_reads
+        Likewise; a fence left out is an error by default, as gemmjit's kernels have them all.
     num_sms : int
         Multiprocessors of the emulated device. The fewer, the more tiles a persistent block takes.
 
@@ -95,6 +100,7 @@ def emulating(
         resident_blocks=resident_blocks,
         unwaited_stores=unwaited_stores,
         unfenced_inits=unfenced_inits,
+        unfenced_reads=unfenced_reads,
         trace=trace,
         num_sms=num_sms,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from planted import BUGS, TILES, VALUES, Bug
+from planted import BUGS, RACE, TILES, VALUES, Bug
 
 import gemmjit
 from gemmjit.config import Config
@@ -61,12 +61,14 @@ CASES = {
 }
 
 
-def verdict(config: Config, policy: str, seed: int, case: str = "deep") -> str:
+def verdict(
+    config: Config, policy: str, seed: int, case: str = "deep", unfenced_reads: str = "error"
+) -> str:
     """Run a kernel; what is wrong with it, beginning with the kind of error, or nothing."""
     a, b, ends, want = CASES[case].operands
     # One multiprocessor, so that a block has several tiles.
     strict = {"unwaited_stores": "error", "max_steps": MAX_STEPS, "num_sms": 1}
-    with emulating(policy, seed, **strict):
+    with emulating(policy, seed, unfenced_reads=unfenced_reads, **strict):
         try:
             got = gemmjit.grouped_mm(a, b, offs=ends, config=config)
         except (CompileError, EmulatorError) as error:
@@ -103,6 +105,19 @@ def test_a_planted_bug_is_found(tmp_path, name):
                 assert found.split(":")[0] in bug.shows_as, found
                 return
     pytest.fail(f"{name}: not found by {RUNS}")
+
+
+@pytest.mark.parametrize("policy", ["eager", "lazy", "random"])
+@pytest.mark.parametrize("name", [name for name in BUGS if "the reads of a stage" in name])
+def test_reads_without_a_fence_are_found_by_every_policy(tmp_path, name, policy):
+    """No order of events need show them: on hardware they were lost, here values stay right."""
+    bug = BUGS[name]
+    plant(bug, tmp_path)
+    with gemmjit.templates.override(tmp_path):
+        found = verdict(TILES[bug.tile], policy, 0)
+        assert found.startswith(f"{RACE}: an asynchronous write is issued to shared offset")
+        assert "cp.async.bulk.tensor" in found
+        assert verdict(TILES[bug.tile], policy, 0, unfenced_reads="warn") == ""
 
 
 @pytest.mark.parametrize("tile", TILES)

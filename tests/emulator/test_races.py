@@ -144,3 +144,112 @@ def test_a_barrier_that_the_asynchronous_proxy_may_not_see():
     with pytest.raises(RaceError):
         run(bare.replace("bar.sync 0;", "fence.proxy.async.global; bar.sync 0;", 1),
             unfenced_inits="error")  # fmt: skip
+
+
+# Threads wait for a copy, read it, arrive on a second barrier, and the next copy follows.
+FREE = """
+.shared .align 8 .b8 free[8]; .reg .b32 %f; mov.u32 %f, free;
+@!%p mbarrier.init.shared.b64 [%f], 128;
+"""
+FREED = """
+mbarrier.arrive.shared.b64 %x, [%f];
+F: mbarrier.try_wait.parity.shared.b64 %q, [%f], 0; @!%q bra F;
+"""
+AGAIN = """
+@%p bra AGAIN; mbarrier.arrive.expect_tx.shared.b64 _, [%b], 512;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%a], [%o], 512, [%b];
+AGAIN: V: mbarrier.try_wait.parity.shared.b64 %q, [%b], 1; @!%q bra V;
+bar.sync 0;
+"""
+READ_STAGE = "ld.shared.u32 %v, [%w];"
+
+
+def overwritten(between, read=READ_STAGE, again=AGAIN):
+    return FREE + LOAD + WAIT + read + between + FREED + again + READ
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "between",
+    [
+        "fence.proxy.async;",
+        "fence.proxy.async.shared::cta;",
+        "bar.sync 0;",
+        "bar.sync 1, 128;",
+        "barrier.cluster.arrive; barrier.cluster.wait;",
+        "@!%p fence.proxy.async; @%p fence.proxy.async;",
+    ],
+)
+def test_a_fence_or_a_barrier_keeps_a_copy_behind_reads(policy, between):
+    got, report = run(overwritten(between), policy, unfenced_reads="error")
+    np.testing.assert_array_equal(got, np.arange(128))
+    assert report.warnings == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("between", "warps"),
+    [
+        ("", "[0, 1, 2, 3]"),  # the mbarrier alone
+        ("fence.proxy.async.global;", "[0, 1, 2, 3]"),
+        ("membar.cta;", "[0, 1, 2, 3]"),
+        ("@!%p fence.proxy.async;", "[0, 1, 2, 3]"),  # one lane of all
+        ("setp.lt.u32 %q, %i, 64; @%q fence.proxy.async;", "[2, 3]"),
+        ("setp.lt.u32 %q, %i, 64; @!%q bra HALF; bar.sync 1, 64; HALF:", "[2, 3]"),
+        ("fence.proxy.async; setp.ge.u32 %q, %i, 96; @%q ld.shared.u32 %v, [%w];", "[3]"),
+    ],
+)
+def test_a_copy_that_may_overtake_reads(policy, between, warps):
+    with pytest.raises(RaceError) as caught:
+        run(overwritten(between), policy, unfenced_reads="error")
+    text = str(caught.value)
+    assert f"which warps {warps} have read through the generic proxy" in text
+    assert "cp.async.bulk.shared::cluster" in text
+
+
+def test_a_copy_that_may_overtake_reads_as_a_warning():
+    got, report = run(overwritten(""))
+    np.testing.assert_array_equal(got, np.arange(128))
+    assert len(report.warnings) == 1
+    assert "every lane that has read needs a fence.proxy.async" in report.warnings[0]
+
+
+def test_what_was_read_elsewhere_keeps_no_copy():
+    beside = ".shared .align 16 .b8 t[512]; .reg .b32 %t; mov.u32 %t, t; ld.shared.u32 %v, [%t];"
+    assert run(overwritten("", beside), unfenced_reads="error")[1].warnings == []
+    # The last of the bytes that the copy writes, and wide reads.
+    for read in ("ld.shared.u8 %v, [%a+511];", "ld.shared.v4.u32 {%v, %v, %v, %v}, [%a+496];"):
+        with pytest.raises(RaceError, match=r"shared offset 0x[0-9a-f]*f0 of"):
+            run(overwritten("", read), unfenced_reads="error")
+
+
+def test_asynchronous_stores_overtake_reads_too():
+    again = """
+    @%p bra AGAIN; mbarrier.arrive.expect_tx.shared.b64 _, [%b], 4; mov.u32 %v, 1000;
+    st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%a], %v, [%b];
+    AGAIN: V: mbarrier.try_wait.parity.shared.b64 %q, [%b], 1; @!%q bra V;
+    bar.sync 0;
+    """
+    got, _ = run(overwritten("fence.proxy.async;", again=again), unfenced_reads="error")
+    np.testing.assert_array_equal(got, np.arange(128))
+    with pytest.raises(RaceError, match=r"warps \[0\] have read"):
+        run(overwritten("", again=again), unfenced_reads="error")
+
+
+def test_the_next_block_in_a_slot_has_read_nothing():
+    memory = DeviceMemory()
+    out = memory.allocate(512, np.arange(128, dtype="u4") + 1000)
+    body = """
+    @%p bra OUT;
+    mbarrier.init.shared.b64 [%b], 1; fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared.b64 _, [%b], 512;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%a], [%o], 512, [%b];
+    W: mbarrier.try_wait.parity.shared.b64 %q, [%b], 0; @!%q bra W;
+    ld.shared.u32 %v, [%a];
+    OUT:
+    """
+    launch = KernelLaunch(
+        ptx=HEAD + body + "\n}\n", entry="k", grid=(3,), block=(128,), args=[out], memory=memory
+    )
+    report = emulate([launch], resident_blocks=1, unfenced_reads="error")
+    assert report.warnings == []

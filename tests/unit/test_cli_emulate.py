@@ -106,6 +106,18 @@ def test_a_deadlock_is_reported_and_drawn(capsys, tmp_path):
     assert any(e.get("cat") == "wait" and e["args"].get("complete") is False for e in events)
 
 
+def test_reads_without_a_fence_are_an_error_or_a_warning(capsys, tmp_path):
+    name = "kernels/sm90_tma_mma_grouped_mm.cu.j2"
+    directory = changed(tmp_path, name, "      fence_async_smem();\n", "")
+    argv = ["emulate", *K2, "--template-path", directory]
+    assert cli.main(argv) == 1
+    assert "have read through the generic proxy" in capsys.readouterr().err
+    facts = run_json(capsys, *argv, "--unfenced-reads", "warn")
+    assert facts["result"]["wrong"] == 0
+    (launch,) = facts["launches"]
+    assert any("have read through the generic proxy" in line for line in launch["warnings"])
+
+
 def test_the_timeline_is_written(capsys, tmp_path):
     timeline = tmp_path / "timeline.json"
     run_json(capsys, "emulate", *K2, *SMALL, "--policy", "random", "--trace", str(timeline))
