@@ -253,3 +253,44 @@ def test_the_next_block_in_a_slot_has_read_nothing():
     )
     report = emulate([launch], resident_blocks=1, unfenced_reads="error")
     assert report.warnings == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("read", "found"),
+    [
+        ("@%q ld.shared.u32 %v, [%w];", True),  # what block 1 has read
+        ("@%q ld.shared.u32 %v, [%w]; fence.proxy.async;", False),
+        ("@%q ld.shared::cluster.u32 %v, [%r];", False),  # of another block: not followed
+    ],
+)
+def test_multicast_overtakes_reads_of_its_receivers(policy, read, found):
+    body = f"""
+    .reg .b32 %rank, %r; .reg .b16 %both; .reg .pred %s, %t;
+    mov.u32 %rank, %cluster_ctarank; setp.eq.u32 %q, %rank, 1; mov.b16 %both, 3;
+    mapa.shared::cluster.u32 %r, %w, 0;
+    @!%p mbarrier.init.shared.b64 [%b], 1; fence.mbarrier_init.release.cluster;
+    @!%p mbarrier.arrive.expect_tx.shared.b64 _, [%b], 512;
+    barrier.cluster.arrive; barrier.cluster.wait;
+    {read}
+    // Only a flag in global memory tells block 0 of the reads.
+    membar.gl; @%q red.global.add.u32 [%o+4], 1; setp.eq.u32 %s, %rank, 0; not.pred %t, %p;
+    and.pred %s, %s, %t; @!%s bra WAIT;
+    POLL: ld.volatile.global.u32 %v, [%o+4]; setp.lt.u32 %t, %v, 1129; @%t bra POLL;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%a],
+        [%o], 512, [%b], %both;
+    WAIT:
+    {WAIT}
+    barrier.cluster.arrive; barrier.cluster.wait;
+    """
+    memory = DeviceMemory()
+    out = memory.allocate(512, np.arange(128, dtype="u4") + 1000)
+    launch = KernelLaunch(
+        ptx=HEAD + body + "\n}\n", entry="k", grid=(2,), block=(128,), cluster=(2,), args=[out],
+        memory=memory,
+    )  # fmt: skip
+    if found:
+        with pytest.raises(RaceError, match=r"block \(1, 0, 0\), which warps \[0, 1, 2, 3\] have"):
+            emulate([launch], policy=policy, unfenced_reads="error")
+    else:
+        assert emulate([launch], policy=policy, unfenced_reads="error").warnings == []
