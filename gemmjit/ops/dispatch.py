@@ -13,7 +13,7 @@ from gemmjit.arch import DEFAULT_ARCH, Arch, targets_for
 from gemmjit.build import CompiledKernel, build_first, find_first
 from gemmjit.config import Config
 from gemmjit.constraints import map_violations, require, variant_for
-from gemmjit.errors import InvalidConfigError
+from gemmjit.errors import InvalidConfigError, UnsupportedArchError
 from gemmjit.kernels import KERNELS, Kernel, KernelSpec, kernel
 from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.occupancy import occupancy
@@ -49,8 +49,17 @@ class LadderKernel(CompiledKernel):
 
 
 def default_arch() -> Arch:
-    """Return the architecture for work without a device: GEMMJIT_ARCH, else sm_90a."""
-    return Arch.parse(env.get("GEMMJIT_ARCH") or DEFAULT_ARCH)
+    """Return the architecture for work without a device: GEMMJIT_ARCH, else sm_90a.
+
+    Raises
+    ------
+    UnsupportedArchError
+        If GEMMJIT_ARCH names none that gemmjit knows.
+    """
+    try:
+        return Arch.parse(env.get("GEMMJIT_ARCH") or DEFAULT_ARCH)
+    except UnsupportedArchError as error:
+        raise UnsupportedArchError(str(error).replace("arch:", "GEMMJIT_ARCH:", 1)) from None
 
 
 def resolve(problem: Problem, arch: Arch, config: Config | str | None) -> tuple[Kernel, Config]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import logging
@@ -399,7 +400,9 @@ def test_without_jit_a_miss_names_the_command_and_the_places(place, compiles, mo
         build(Tiny())
     message = str(caught.value)
     assert "gemmjit prewarm --kernel tiny --arch sm_90a" in message
-    assert f"{place / 'cache'}, {place / 'image'}" in message
+    assert (
+        f"{place / 'cache'} (it does not exist); {place / 'image'} (it does not exist)" in message
+    )
     assert "GEMMJIT_DISABLE_JIT" in message
     assert compiles == []
     monkeypatch.delenv("GEMMJIT_DISABLE_JIT")
@@ -407,6 +410,49 @@ def test_without_jit_a_miss_names_the_command_and_the_places(place, compiles, mo
     monkeypatch.setenv("GEMMJIT_DISABLE_JIT", "1")
     clear_memory()
     assert build(Tiny()).from_cache
+
+
+def test_without_jit_a_miss_says_of_each_place_why_it_does_not_serve(place, monkeypatch):
+    build(Tiny())
+    image = shared(place, monkeypatch)
+    names = ("missing", "open", "file", "empty", "locked", "older", "damaged", "others")
+    for name in ("older", "damaged", "others"):
+        shutil.copytree(image, place / name)
+    relabel(Store(place / "older"), "12.9.1")
+    for cubin in (place / "damaged").rglob("kernel.cubin"):
+        cubin.write_bytes(b"")
+    (place / "file").write_text("")
+    for name in ("open", "empty", "locked"):
+        (place / name).mkdir()
+    (place / "open").chmod(0o777)
+    for stored in Store(place / "others").entries():
+        os.rename(stored.path.parent, stored.path.parent.with_name("gemmjit_k9-" + "0" * 32))
+    real = os.listdir
+
+    def listdir(path):
+        if Path(path) == place / "locked":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    monkeypatch.setenv("GEMMJIT_CACHE_PATH", os.pathsep.join(str(place / n) for n in names))
+    monkeypatch.setenv("GEMMJIT_DISABLE_JIT", "1")
+    clear_memory()
+    with pytest.raises(MissingKernelError) as caught:
+        build(Tiny())
+    reasons = {
+        "cache": "it does not exist",
+        "missing": "it does not exist",
+        "open": "refused, everybody can write to it",
+        "file": "refused, it is a file",
+        "empty": "it is empty",
+        "locked": "it cannot be read: Permission denied",
+        "older": "it has it from NVRTC 12.9.1, which CUDA 13 cannot use",
+        "damaged": "what it has of it cannot be used",
+        "others": "it has 1 other kernels for sm_90a",
+    }
+    told = "; ".join(f"{place / name} ({reason})" for name, reason in reasons.items())
+    assert f"it is in none of: {told}. Compile it beforehand" in str(caught.value)
 
 
 def test_without_jit_another_nvrtcs_work_serves(place, compiles, monkeypatch):

@@ -34,6 +34,7 @@ from gemmjit.errors import (
     GemmjitError,
     InvalidConfigError,
     InvalidDtypeError,
+    InvalidEnvironmentError,
     InvalidProblemError,
     LaunchError,
     ManifestError,
@@ -74,6 +75,11 @@ def uses(body: str) -> str:
 def without_jit(t):
     t.patch.setenv("GEMMJIT_DISABLE_JIT", "1")
     gemmjit.compile("k1", Sm80MmaConfig(pad=16), "sm_86")
+
+
+def half_a_switch(t):
+    t.patch.setenv("GEMMJIT_DISABLE_JIT", "2")
+    gemmjit.compile("k0", None, "sm_80")
 
 
 def open_directory(t):
@@ -282,6 +288,10 @@ CASES = {
     "kernel that must not be compiled": (
         without_jit,
         MissingKernelError, "kernel k1", "Compile it beforehand", "in none of", "gemmjit prewarm",
+    ),
+    "switch that is neither on nor off": (
+        half_a_switch,
+        InvalidEnvironmentError, "GEMMJIT_DISABLE_JIT", "1, true, yes, on", "'2'", "unset it",
     ),
     "cache that others can write to": (
         open_directory,
