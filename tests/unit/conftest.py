@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from prewarming import SHAPES
 from tiny_kernel import TEMPLATE
 
 from gemmjit import build as build_module
 from gemmjit import logs
 from gemmjit.build import clear_memory
+from gemmjit.cache import Store
 from gemmjit.compiler import Compiler
 from gemmjit.errors import NvrtcNotFoundError
 
@@ -51,3 +55,31 @@ def no_nvrtc(monkeypatch):
         clear_memory()
 
     return remove
+
+
+@pytest.fixture
+def each_warning_again():
+    """Warnings that were logged once are logged once more."""
+    logs._warned.clear()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty cache directory."""
+    return Store(tmp_path / "cache")
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    """A cache directory of its own, and nothing in memory."""
+    monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(tmp_path / "cache"))
+    clear_memory()
+    yield tmp_path / "cache"
+    clear_memory()
+
+
+@pytest.fixture
+def shapes(tmp_path):
+    """A manifest of a few kernels."""
+    (tmp_path / "shapes.toml").write_text(SHAPES)
+    return str(tmp_path / "shapes.toml")

@@ -10,19 +10,10 @@ from pathlib import Path
 import pytest
 from command_line import run_json
 
-from gemmjit import build, cli
+from gemmjit import cli
 from gemmjit.cli import environment
 from gemmjit.env import VARIABLES
 from gemmjit.errors import NvrtcNotFoundError
-
-
-@pytest.fixture
-def empty_cache(monkeypatch, tmp_path):
-    """A cache directory of its own, and nothing in memory."""
-    monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(tmp_path / "cache"))
-    build.clear_memory()
-    yield tmp_path / "cache"
-    build.clear_memory()
 
 
 def test_doctor_finds_nothing_missing(capsys, empty_cache):

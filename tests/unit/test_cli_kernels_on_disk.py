@@ -16,15 +16,6 @@ from gemmjit.errors import MissingKernelError
 from gemmjit.kernels import KERNELS
 
 
-@pytest.fixture
-def empty_cache(monkeypatch, tmp_path):
-    """A cache directory of its own, and nothing in memory."""
-    monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(tmp_path / "cache"))
-    build.clear_memory()
-    yield tmp_path / "cache"
-    build.clear_memory()
-
-
 def test_the_command_of_the_error_mends_it(empty_cache, monkeypatch, capsys):
     """BR: a mode that never compiles must say exactly what to run."""
     monkeypatch.setenv("GEMMJIT_DISABLE_JIT", "1")
