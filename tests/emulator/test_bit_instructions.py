@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from integers import check
+from integer_oracles import check
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from integers import WIDTHS, check
+from integer_oracles import WIDTHS, check
 
 
 @pytest.mark.parametrize("kind", WIDTHS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from integers import WIDTHS, check
+from integer_oracles import WIDTHS, check
 from lane_programs import evaluate, integers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,17 @@ def shapes(tmp_path):
     """A manifest of a few kernels."""
     (tmp_path / "shapes.toml").write_text(SHAPES)
     return str(tmp_path / "shapes.toml")
+
+
+@pytest.fixture(scope="session")
+def simulated(tmp_path_factory):
+    """Result files of every kind, on small problems under the names of the published ones."""
+    from doc_figures import simulate
+
+    return simulate(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def results(simulated):
+    """A copy of them that a test may change."""
+    return copy.deepcopy(simulated)
