@@ -8,7 +8,7 @@ from typing import SupportsIndex
 from gemmjit.arch import Arch
 from gemmjit.errors import InvalidConfigError
 
-__all__ = ["occupancy"]
+__all__ = ["occupancy", "register_budget"]
 
 _WARP = 32
 _REGISTER_UNIT = 256  # registers are given to a warp in units of this many
@@ -71,6 +71,37 @@ def occupancy(registers: int, threads: int, smem_bytes: int, arch: Arch | str) -
     smem_of_block = _up(smem_bytes + limits.smem_reserved, smem_unit)
     by_smem = limits.smem_per_sm // smem_of_block if smem_of_block else limits.max_blocks
     return min(limits.max_blocks, limits.max_warps // warps, resident_warps // warps, by_smem)
+
+
+def register_budget(threads: int, blocks: int, arch: Arch) -> int:
+    """Return the registers that a thread may use so that some blocks are resident.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of a block.
+    blocks : int
+        Blocks that are to be resident on a multiprocessor.
+    arch : Arch
+
+    Returns
+    -------
+    int
+        At most 255; 0 if so many blocks are never resident.
+
+    Notes
+    -----
+    This is what ``__launch_bounds__(threads, blocks)`` leaves to ptxas.
+    """
+    unit = _REGISTER_UNIT // _WARP
+    if occupancy(_MAX_REGISTERS, threads, 0, arch) >= blocks:
+        return _MAX_REGISTERS
+    fitting = (
+        registers
+        for registers in range(_MAX_REGISTERS // unit * unit, 0, -unit)
+        if occupancy(registers, threads, 0, arch) >= blocks
+    )
+    return next(fitting, 0)
 
 
 def _check(name: str, value: object, low: int, high: int | None) -> None:

@@ -15,6 +15,14 @@ __all__ = ["K1"]
 _THREADS = 256  # 2 x 4 warps, see the template
 _VECTOR_BYTES = 16  # cp.async
 
+#: Accumulators of a thread, and the registers that so many, and fewer, need. With the next lower
+#: budget (one block more) some variant spills, with NVRTC 13.0 or 13.5: 24 to 128
+#: bytes for 8 accumulators, 16 to 40 for 16, 8 to 96 for 32, 8 to 260 for 64 (2026-11-30).
+_LEAST_REGISTERS = ((8, 64), (16, 80), (48, 128), (128, 255))
+
+#: Tiles that do with less than others of their size.
+_LEANER_TILES = {(32, 128, 32): 64, (128, 128, 16): 128, (128, 128, 32): 128}
+
 
 class K1(Kernel):
     """Synchronous tensor cores, fed by cp.async through a ring of shared-memory stages."""
@@ -45,6 +53,13 @@ class K1(Kernel):
     def static_smem_bytes(self, config: Config, variant: Variant) -> int:
         """Return 0: all shared memory is dynamic."""
         return 0
+
+    def least_registers(self, config: Config) -> int:
+        """Return what the accumulators of a thread ask for, `_LEAST_REGISTERS`."""
+        tile = (config.block_m, config.block_n, config.block_k)
+        accumulators = config.block_m * config.block_n // _THREADS
+        found = (least for most, least in _LEAST_REGISTERS if accumulators <= most)
+        return _LEANER_TILES.get(tile) or next(found)
 
     def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
         """Return the template's variables that only k1 has."""
