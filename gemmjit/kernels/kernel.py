@@ -216,7 +216,7 @@ class KernelSpec:
     @cached_property
     def entry(self) -> str:
         """Name of the kernel in the cubin, readable in a profiler."""
-        return f"gemmjit_{self.name}_{self.config}_{self.variant}"
+        return f"gemmjit_{self.name}_{self.config.tile_name}_{self.variant}"
 
     @cached_property
     def variables(self) -> Mapping[str, object]:

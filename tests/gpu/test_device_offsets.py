@@ -19,7 +19,7 @@ CONFIGS = {
     "k1": "k1",
     "k0-compact": SimtConfig(schedule="compact"),
     "k1-compact": Sm80MmaConfig(block_m=32, min_blocks_per_sm=4, schedule="compact"),
-    "k1-bounded": Sm80MmaConfig(block_m=64, min_blocks_per_sm=2, schedule="bounded"),
+    "k1-bounded": Sm80MmaConfig(block_m=64, min_blocks_per_sm=3, schedule="bounded"),
 }
 
 ROWS = 150

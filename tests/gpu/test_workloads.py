@@ -25,8 +25,8 @@ CONFIGS = {
     "auto": None,
     "k0": SimtConfig(),
     "k1-128": Sm80MmaConfig(block_m=128),
-    "k1-64": Sm80MmaConfig(block_m=64, min_blocks_per_sm=2),
-    "k1-64-fdb": Sm80MmaConfig(block_m=64, min_blocks_per_sm=2, double_buffer_fragments=True),
+    "k1-64": Sm80MmaConfig(block_m=64, min_blocks_per_sm=3),
+    "k1-64-fdb": Sm80MmaConfig(block_m=64, min_blocks_per_sm=3, double_buffer_fragments=True),
     "k1-32": Sm80MmaConfig(block_m=32, min_blocks_per_sm=4),
 }
 

@@ -41,7 +41,7 @@ CONFIGS = {
     "auto": None,
     "k0": SimtConfig(),
     "k0-compact": SimtConfig(schedule="compact"),
-    "k1": Sm80MmaConfig(block_m=64, min_blocks_per_sm=2),
+    "k1": Sm80MmaConfig(block_m=64, min_blocks_per_sm=3),
     "k1-compact": Sm80MmaConfig(block_m=32, min_blocks_per_sm=4, schedule="compact"),
     "k1-bounded": Sm80MmaConfig(block_m=32, min_blocks_per_sm=4, schedule="bounded"),
 }
