@@ -95,7 +95,7 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
             f"got {config.min_blocks_per_sm}"
         )
     else:
-        reasons += _register_reasons(kernel, config, arch)
+        reasons += _register_reasons(kernel, config, variant, arch)
     smem = kernel.smem_bytes(config, variant) + kernel.static_smem_bytes(config, variant)
     if smem > limits.smem_per_block:
         reasons.append(
@@ -105,16 +105,16 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
     return reasons
 
 
-def _register_reasons(kernel: Kernel, config: Config, arch: Arch) -> list[str]:
+def _register_reasons(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> list[str]:
     """Return why a tile would spill: its launch bounds leave a thread too few registers."""
     threads, blocks = kernel.threads(config), config.min_blocks_per_sm
-    least = kernel.least_registers(config)
+    least = kernel.least_registers(config, variant, arch)
     budget = register_budget(threads, blocks, arch)
     if budget >= least:
         return []
     told = (
         f"min_blocks_per_sm: {blocks} blocks of {threads} threads leave each {budget} registers on "
-        f"{arch}, and {config} takes {least} without spills; got {blocks}"
+        f"{arch}, and {config} takes {least} for {variant} without spills; got {blocks}"
     )
     fewer = [n for n in range(1, blocks) if register_budget(threads, n, arch) >= least]
     return [f"{told}. Use {fewer[-1]}, or a smaller tile" if fewer else f"{told}. Use another tile"]

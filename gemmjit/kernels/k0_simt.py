@@ -49,7 +49,7 @@ class K0(Kernel):
         assert isinstance(config, SimtConfig)
         return 4 * config.block_k * (config.block_m + config.block_n + 2 * config.pad)
 
-    def least_registers(self, config: Config) -> int:
+    def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
         """Return what the elements that a thread moves for each slice ask for, `_LEAST_REGISTERS`.
 
         16 accumulators and 8 operands are in use while the next slice is on its way through

@@ -23,6 +23,11 @@ _LEAST_REGISTERS = ((8, 64), (16, 80), (48, 128), (128, 255))
 #: Tiles that do with less than others of their size.
 _LEANER_TILES = {(32, 128, 32): 64, (128, 128, 16): 128, (128, 128, 32): 128}
 
+#: Tiles that do with less where both operands are loaded in vectors, before sm_100. Addresses of
+#: single elements cost this one 8 to 12 bytes, and so does sm_120 (NVRTC 13.5).
+_LEANER_VECTOR_TILES = {(64, 128, 32): 80}
+_BLACKWELL = Arch(100)
+
 
 class K1(Kernel):
     """Synchronous tensor cores, fed by cp.async through a ring of shared-memory stages."""
@@ -54,12 +59,16 @@ class K1(Kernel):
         """Return 0: all shared memory is dynamic."""
         return 0
 
-    def least_registers(self, config: Config) -> int:
+    def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
         """Return what the accumulators of a thread ask for, `_LEAST_REGISTERS`."""
         tile = (config.block_m, config.block_n, config.block_k)
+        if variant.a_vector and variant.b_vector and arch.number < _BLACKWELL.number:
+            leaner = _LEANER_TILES | _LEANER_VECTOR_TILES
+        else:
+            leaner = _LEANER_TILES
         accumulators = config.block_m * config.block_n // _THREADS
         found = (least for most, least in _LEAST_REGISTERS if accumulators <= most)
-        return _LEANER_TILES.get(tile) or next(found)
+        return leaner.get(tile) or next(found)
 
     def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
         """Return the template's variables that only k1 has."""

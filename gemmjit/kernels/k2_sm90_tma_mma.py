@@ -64,7 +64,7 @@ class K2(Kernel):
         """Return 0: all shared memory is dynamic."""
         return 0
 
-    def least_registers(self, config: Config) -> int:
+    def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
         """Return what the accumulators of a thread ask for, `_LEAST_REGISTERS`."""
         tile = (config.block_m, config.block_n, config.block_k)
         accumulators = config.block_m * config.block_n // (32 * _CONSUMER_WARPS)

@@ -111,19 +111,21 @@ class Kernel(ABC):
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the configs that are tested, gated against spills and considered by selection."""
 
-    def least_registers(self, config: Config) -> int:
+    def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
         """Return the registers that a thread needs so that nothing is spilled.
 
         Parameters
         ----------
         config : Config
             Tile that obeys the kernel's other rules.
+        variant : Variant
+        arch : Arch
 
         Returns
         -------
         int
-            With so many, no variant was seen to spill on any target, neither with NVRTC 13.0 nor
-            with 13.5; 0 where a tile never spills, since the kernel hands out registers itself.
+            With so many nothing was seen to spill, neither with NVRTC 13.0 nor with 13.5; 0 where a
+            tile never spills, since the kernel hands out registers itself.
         """
         return 0
 

@@ -93,7 +93,7 @@ def check(kernel, config, words):
         (K0, SimtConfig(block_m=128, block_n=128, block_k=32, min_blocks_per_sm=1), 1, 64, 80,
          "Use another tile"),
         (K1, Sm80MmaConfig(min_blocks_per_sm=3), 3, 80, 128, "Use 2"),
-        (K1, Sm80MmaConfig(block_m=64, min_blocks_per_sm=3), 3, 80, 128, "Use 2"),
+        (K1, Sm80MmaConfig(block_m=64, min_blocks_per_sm=4), 4, 64, 80, "Use 3"),
         (K1, Sm80MmaConfig(block_n=256), 2, 128, 255, "Use 1"),
         (K2, Sm90TmaMmaConfig(block_n=64, min_blocks_per_sm=3), 3, 72, 96, "Use 2"),
         (K2, Sm90TmaMmaConfig(block_k=128, num_stages=2), 2, 96, 168, "Use 1"),
@@ -103,8 +103,21 @@ def test_a_tile_that_would_spill_is_refused(kernel, config, blocks, registers, l
     (reason,) = violations(kernel, config, Variant(), SM90)
     assert reason.startswith(f"min_blocks_per_sm: {blocks} blocks of {kernel.threads(config)} thr")
     assert f"leave each {registers} registers on sm_90" in reason
-    assert f"takes {least} without spills; got {blocks}" in reason
+    assert f"takes {least} for {Variant()} without spills; got {blocks}" in reason
     assert mend in reason
+
+
+def test_single_elements_and_blackwell_take_more_registers():
+    config = Sm80MmaConfig(block_m=64, min_blocks_per_sm=3)
+    assert violations(K1, config, Variant(), SM90) == []
+    assert violations(K1, config, Variant(), Arch(80)) == []
+    for variant, arch in (
+        (Variant(a_vector=False), SM90),
+        (Variant(b_vector=False), Arch(80)),
+        (Variant(), Arch(120)),
+    ):
+        (reason,) = violations(K1, config, variant, arch)
+        assert "takes 128 for" in reason
 
 
 def test_a_budget_of_registers_is_the_largest_that_keeps_the_blocks_resident():
