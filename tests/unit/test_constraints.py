@@ -89,7 +89,7 @@ def check(kernel, config, words):
     ("kernel", "config", "blocks", "registers", "least", "mend"),
     [
         (K0, SimtConfig(min_blocks_per_sm=4), 4, 64, 80, "Use 3, or"),
-        (K0, SimtConfig(block_m=32, block_k=32, min_blocks_per_sm=4), 4, 128, 168, "Use 3"),
+        (K0, SimtConfig(block_m=32, block_k=32, min_blocks_per_sm=4), 4, 128, 255, "Use 2"),
         (K0, SimtConfig(block_m=128, block_n=128, block_k=32, min_blocks_per_sm=1), 1, 64, 80,
          "Use another tile"),
         (K1, Sm80MmaConfig(min_blocks_per_sm=3), 3, 80, 128, "Use 2"),
