@@ -20,7 +20,7 @@ _VECTOR_BYTES = 16  # cp.async
 #: bytes for 8 accumulators, 16 to 40 for 16, 8 to 96 for 32, 8 to 260 for 64 (2026-11-30).
 _LEAST_REGISTERS = ((8, 64), (16, 80), (48, 128), (128, 255))
 
-#: Tiles that do with less than others of their size.
+#: Tiles that do with less than others of their size, unless fragments are double-buffered.
 _LEANER_TILES = {(32, 128, 32): 64, (128, 128, 16): 128, (128, 128, 32): 128}
 
 #: Tiles that do with less where both operands are loaded in vectors, before sm_100. Addresses of
@@ -61,13 +61,15 @@ class K1(Kernel):
 
     def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
         """Return what the accumulators of a thread ask for, `_LEAST_REGISTERS`."""
-        tile = (config.block_m, config.block_n, config.block_k)
+        assert isinstance(config, Sm80MmaConfig)
+        leaner: dict[tuple[int, int, int], int] = {}
+        if not config.double_buffer_fragments:
+            leaner |= _LEANER_TILES
         if variant.a_vector and variant.b_vector and arch.number < _BLACKWELL.number:
-            leaner = _LEANER_TILES | _LEANER_VECTOR_TILES
-        else:
-            leaner = _LEANER_TILES
+            leaner |= _LEANER_VECTOR_TILES
         accumulators = config.block_m * config.block_n // _THREADS
         found = (least for most, least in _LEAST_REGISTERS if accumulators <= most)
+        tile = (config.block_m, config.block_n, config.block_k)
         return leaner.get(tile) or next(found)
 
     def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
