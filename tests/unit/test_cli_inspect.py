@@ -30,8 +30,12 @@ def test_inspect_marks_an_architecture_that_nobody_ran(capsys):
 
 
 def test_inspect_takes_json_and_pairs_alike(capsys):
-    one = run_json(capsys, "inspect", "k1", "--config", '{"block_m":64,"double_buffer_fragments":true}')
-    two = run_json(capsys, "inspect", "k1", "--config", "block_m=64", "double_buffer_fragments=true")
+    one = run_json(
+        capsys, "inspect", "k1", "--config", '{"block_m":64,"double_buffer_fragments":true}'
+    )
+    two = run_json(
+        capsys, "inspect", "k1", "--config", "block_m=64", "double_buffer_fragments=true"
+    )
     assert one["identity"] == two["identity"]
     assert one["config"]["double_buffer_fragments"] is True
 
