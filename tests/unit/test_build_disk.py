@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
 from tiny_kernel import Tiny, fresh_process, messages, relabel
 
 from gemmjit.build import build, clear_memory
-from gemmjit.cache import Store
+from gemmjit.cache import Store, store
 from gemmjit.compiler import get_compiler
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -114,3 +115,30 @@ def test_size_limit_is_kept_when_kernels_are_published(place, monkeypatch):
     build(Tiny(3))
     (left,) = store.entries()
     assert left.folder.startswith("tiny_times_3")
+
+
+def test_a_slow_directory_costs_its_time_once_and_nothing_else(place, monkeypatch, caplog):
+    seconds = []
+
+    def slowly(real):
+        def call(*given, **more):
+            seconds.append(0.1)
+            time.sleep(seconds[-1])
+            return real(*given, **more)
+
+        return call
+
+    for name in ("read_files", "write_files", "sync"):
+        monkeypatch.setattr(store, name, slowly(getattr(store, name)))
+    started = time.perf_counter()
+    build(Tiny())
+    assert time.perf_counter() - started >= sum(seconds) > 0.1  # it looked, and it wrote
+    clear_memory()
+    seconds.clear()
+    assert build(Tiny()).from_cache
+    assert sum(seconds) == pytest.approx(0.1)
+    started = time.perf_counter()
+    build(Tiny())
+    assert time.perf_counter() - started < 0.1  # from memory
+    assert len(seconds) == 1
+    assert messages(caplog, logging.WARNING) == []
