@@ -24,7 +24,7 @@ test: $(READY)
 test-nvrtc130: $(OLD_READY)
 	@$(OLD_VENV)/bin/python -c 'from gemmjit.compiler import get_compiler as c; v = c().version; \
 	  print("NVRTC", v); assert v.startswith("13.0."), "the older NVRTC is not the one that is found"'
-	$(OLD_VENV)/bin/python -m pytest -n 2 tests/compile tests/unit/test_compiler.py
+	$(OLD_VENV)/bin/python -m pytest -n 2 tests/compile tests/unit/test_compiler.py tests/unit/test_compiler_errors.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .

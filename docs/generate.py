@@ -91,7 +91,8 @@ def _environment() -> str:
     return (
         f"{NOTE}\n# Environment variables\n\n"
         "A variable is read when it is needed, never at import. Empty means the default. Switches "
-        "are on\nfor 1, true, yes and on.\n\n"
+        "are on\nfor 1, true, yes and on, and off for 0, false, no and off; anything else is an "
+        "error. `gemmjit doctor`\nlooks at all of them.\n\n"
         f"| variable | default | what it does |\n|---|---|---|\n{rows}"
     )
 

@@ -240,7 +240,7 @@ def _obtain(spec: Spec, source: str, options: tuple[str, ...], key: Key) -> Comp
         count("misses")
         raise MissingKernelError(
             f"kernel {spec.name} ({spec.entry}) for {spec.target}: GEMMJIT_DISABLE_JIT forbids to "
-            f"compile it, and it is in none of: {layers.describe()}. Compile it beforehand: "
+            f"compile it, and it is in none of: {layers.why_not(key)}. Compile it beforehand: "
             f"{spec.prewarm_command}"
         )
     compiler = None

@@ -87,8 +87,27 @@ class Config:
                 reasons.append(f"{field.name} must be {expected.__name__}; got {value!r}")
         return reasons
 
+    @property
+    def tile_name(self) -> str:
+        """Everything that decides the compiled code, problem and schedule apart, in a few letters.
+
+        What differs from the defaults of the kernel is spelled out; two tiles of a kernel never
+        have the same name.
+        """
+        return f"{self.block_m}x{self.block_n}x{self.block_k}{self._details()}"
+
+    def _details(self) -> str:
+        """Return what a kernel's tile has beyond the block, each part with its letter."""
+        return self._unlike("min_blocks_per_sm", "_b")
+
+    def _unlike(self, name: str, letters: str) -> str:
+        """Return a field after its letters, or nothing for its default."""
+        value = getattr(self, name)
+        default = next(f.default for f in fields(self) if f.name == name)
+        return "" if value == default else f"{letters}{value}"
+
     def __str__(self) -> str:
-        return f"{self.block_m}x{self.block_n}x{self.block_k}"
+        return self.tile_name + "".join(f"_{v}" for v in (self.specialize, self.schedule) if v)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +127,9 @@ class SimtConfig(Config):
     block_k: int = 16
     min_blocks_per_sm: int = 3
     pad: int = 4
+
+    def _details(self) -> str:
+        return self._unlike("pad", "_p") + self._unlike("min_blocks_per_sm", "_b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +156,10 @@ class Sm80MmaConfig(Config):
     pad: int = 8
     double_buffer_fragments: bool = False
 
-    def __str__(self) -> str:
-        suffix = "_fdb" if self.double_buffer_fragments else ""
-        return f"{self.block_m}x{self.block_n}x{self.block_k}_s{self.num_stages}{suffix}"
+    def _details(self) -> str:
+        buffers = "_fdb" if self.double_buffer_fragments else ""
+        rest = self._unlike("pad", "_p") + self._unlike("min_blocks_per_sm", "_b")
+        return f"_s{self.num_stages}{buffers}{rest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +183,9 @@ class Sm90TmaMmaConfig(Config):
     min_blocks_per_sm: int = 2
     swizzle: int = 128
 
-    def __str__(self) -> str:
-        swizzle = "" if self.swizzle == 128 else f"_sw{self.swizzle}"
-        return f"{self.block_m}x{self.block_n}x{self.block_k}_s{self.num_stages}{swizzle}"
+    def _details(self) -> str:
+        rest = self._unlike("swizzle", "_sw") + self._unlike("min_blocks_per_sm", "_b")
+        return f"_s{self.num_stages}{rest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,10 +217,13 @@ class Sm90WgmmaConfig(Config):
     raster_m: int = 8
     b_evict_first: bool = False
 
-    def __str__(self) -> str:
+    @property
+    def tile_name(self) -> str:
+        """As of every config, behind the way in which the consumers share the work."""
         way = "pp" if self.pingpong else "co"
+        return f"{way}{self.block_m}x{self.block_n}x{self.block_k}{self._details()}"
+
+    def _details(self) -> str:
         hint = "_ef" if self.b_evict_first else ""
-        return (
-            f"{way}{self.block_m}x{self.block_n}x{self.block_k}_s{self.num_stages}"
-            f"c{self.store_boxes}r{self.raster_m}{hint}"
-        )
+        rest = hint + self._unlike("min_blocks_per_sm", "_b")
+        return f"_s{self.num_stages}c{self.store_boxes}r{self.raster_m}{rest}"

@@ -19,6 +19,7 @@ from gemmjit.config import (
 )
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import Kernel, Variant
+from gemmjit.occupancy import register_budget
 from gemmjit.problem import Problem
 from gemmjit.tensormap import violations as tensor_map_violations
 from gemmjit.variant import Schedule
@@ -93,6 +94,8 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
             f"{min(limits.max_blocks, limits.max_warps * 32 // threads)} blocks on {arch}; "
             f"got {config.min_blocks_per_sm}"
         )
+    else:
+        reasons += _register_reasons(kernel, config, variant, arch)
     smem = kernel.smem_bytes(config, variant) + kernel.static_smem_bytes(config, variant)
     if smem > limits.smem_per_block:
         reasons.append(
@@ -100,6 +103,21 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
             f"{arch} allows {limits.smem_per_block}. Use a smaller tile or fewer stages"
         )
     return reasons
+
+
+def _register_reasons(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> list[str]:
+    """Return why a tile would spill: its launch bounds leave a thread too few registers."""
+    threads, blocks = kernel.threads(config), config.min_blocks_per_sm
+    least = kernel.least_registers(config, variant, arch)
+    budget = register_budget(threads, blocks, arch)
+    if budget >= least:
+        return []
+    told = (
+        f"min_blocks_per_sm: {blocks} blocks of {threads} threads leave each {budget} registers on "
+        f"{arch}, and {config} takes {least} for {variant} without spills; got {blocks}"
+    )
+    fewer = [n for n in range(1, blocks) if register_budget(threads, n, arch) >= least]
+    return [f"{told}. Use {fewer[-1]}, or a smaller tile" if fewer else f"{told}. Use another tile"]
 
 
 def map_violations(

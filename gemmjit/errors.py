@@ -6,6 +6,7 @@
     ├── InvalidProblemError (ValueError)     shapes, offsets, strides, values of an argument
     ├── InvalidDtypeError (TypeError)        element types
     ├── InvalidConfigError (ValueError)      a tile configuration that breaks a rule
+    ├── InvalidEnvironmentError (ValueError) an environment variable with a wrong value
     ├── UnsupportedArchError                 architecture unknown, or without the kernel
     ├── TemplateError                        a template cannot be found or rendered
     ├── CompileError                         NVRTC or ptxas refused the source
@@ -32,6 +33,7 @@ __all__ = [
     "GemmjitError",
     "InvalidConfigError",
     "InvalidDtypeError",
+    "InvalidEnvironmentError",
     "InvalidProblemError",
     "LaunchError",
     "ManifestError",
@@ -56,6 +58,10 @@ class InvalidDtypeError(GemmjitError, TypeError):
 
 class InvalidConfigError(GemmjitError, ValueError):
     """A tile configuration breaks a rule; the message lists every broken rule."""
+
+
+class InvalidEnvironmentError(GemmjitError, ValueError):
+    """An environment variable has a value that it does not take."""
 
 
 class UnsupportedArchError(GemmjitError):

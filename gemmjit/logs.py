@@ -8,10 +8,10 @@ import threading
 from functools import cache
 
 from gemmjit import env
+from gemmjit.errors import InvalidEnvironmentError
 
 __all__ = ["logger", "warn_once"]
 
-_LEVELS = ("debug", "info", "warning", "error")
 _warned: set[tuple[str, ...]] = set()
 _lock = threading.Lock()
 
@@ -27,20 +27,19 @@ def logger(name: str) -> logging.Logger:
 def _set_up() -> None:
     root = logging.getLogger("gemmjit")
     root.addHandler(logging.NullHandler())
-    level = env.get("GEMMJIT_LOG_LEVEL")
+    wrong = None
+    try:
+        level = env.choice("GEMMJIT_LOG_LEVEL")
+    except InvalidEnvironmentError as error:
+        level, wrong = "warning", error
     if level is None:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root.addHandler(handler)
-    known = level.lower() in _LEVELS
-    root.setLevel(level.upper() if known else logging.WARNING)
-    if not known:
-        root.warning(
-            "GEMMJIT_LOG_LEVEL: expected one of %s; got %r; logging warnings",
-            ", ".join(_LEVELS),
-            level,
-        )
+    root.setLevel(level.upper())
+    if wrong is not None:
+        root.warning("%s; logging warnings", wrong)
 
 
 def warn_once(name: str, key: tuple[str, ...], message: str, *arguments: object) -> bool:

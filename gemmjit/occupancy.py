@@ -8,7 +8,7 @@ from typing import SupportsIndex
 from gemmjit.arch import Arch
 from gemmjit.errors import InvalidConfigError
 
-__all__ = ["occupancy", "registers_at_entry"]
+__all__ = ["occupancy", "register_budget", "registers_at_entry"]
 
 _WARP = 32
 _REGISTER_UNIT = 256  # registers are given to a warp in units of this many
@@ -108,6 +108,31 @@ def registers_at_entry(threads: int, blocks: int, arch: Arch | str) -> int:
     warps = -(-threads // _WARP) * blocks
     share = Arch.parse(arch).limits.registers // _PARTITIONS // -(-warps // _PARTITIONS)
     return min(share // _REGISTER_UNIT * _REGISTER_STEP, _up(_MAX_REGISTERS, _REGISTER_STEP))
+
+
+def register_budget(threads: int, blocks: int, arch: Arch | str) -> int:
+    """Return the registers that a thread may use so that some blocks are resident.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of a block.
+    blocks : int
+        Blocks that are to be resident on a multiprocessor.
+    arch : Arch or str
+
+    Returns
+    -------
+    int
+        At most 255; 0 if so many blocks are never resident.
+
+    Notes
+    -----
+    This is what ``__launch_bounds__(threads, blocks)`` leaves to ptxas.
+    """
+    if occupancy(1, threads, 0, arch) < blocks:
+        return 0
+    return min(registers_at_entry(threads, blocks, arch), _MAX_REGISTERS)
 
 
 def _check(name: str, value: object, low: int, high: int | None) -> None:

@@ -164,6 +164,11 @@ class Problem:
             return self.rows == 0 or self.n == 0
         return self.num_groups == 0 or self.m == 0 or self.n == 0
 
+    @property
+    def has_products(self) -> bool:
+        """Whether there is anything to multiply; if not, the result is zeros or stays as it is."""
+        return self.num_groups > 0 and self.k > 0 and self.rows > 0
+
 
 def pointer_alignment(pointer: int) -> int:
     """Return the largest power of two, at most 16, that divides a pointer."""

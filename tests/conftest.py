@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # cases, makers, references, contract_*
 
-pytest.register_assert_rewrite("cases", "makers", "references")
+pytest.register_assert_rewrite("cases", "integer_oracles", "makers", "references")
 for module in HERE.glob("contract_*.py"):
     pytest.register_assert_rewrite(module.stem)
 

@@ -14,7 +14,11 @@ from gemmjit.cache.trust import distrust
 from gemmjit.errors import CacheError
 from gemmjit.logs import warn_once
 
-__all__ = ["Directory"]
+__all__ = ["EMPTY", "MISSING", "Directory"]
+
+EMPTY = "it is empty"
+MISSING = "it does not exist"
+_FILE = "it is a file"
 
 
 class Directory:
@@ -47,28 +51,60 @@ class Directory:
         CacheError
             If it is a file, belongs to somebody else, or others can write to it.
         """
+        found = self.refusal()
+        if found is None:
+            return
+        path, reason = found
+        if reason == _FILE:
+            raise CacheError(f"cache: expected a directory; got the file {path}. {self._other()}")
+        if isinstance(reason, OSError):
+            raise CacheError(
+                f"cache: expected a directory that can be used; got {path}: {reason.strerror}. "
+                f"{self._other()}"
+            ) from reason
+        raise CacheError(
+            f"cache: expected a directory that only its owner can write to, since cubins "
+            f"are code; got {path}: {reason}. Mend it with chmod go-w, or "
+            f"{self._other()[0].lower()}{self._other()[1:]}"
+        )
+
+    def refusal(self) -> tuple[Path, str | OSError] | None:
+        """Return why the directory must not be used, and which part of it, or None if it may."""
         for path in (self.root, self._base):
             try:
                 status = path.stat()
             except (FileNotFoundError, PermissionError):
-                return
+                return None
             except OSError as error:
-                raise CacheError(
-                    f"cache: expected a directory that can be used; got {path}: {error.strerror}. "
-                    "Choose another with GEMMJIT_CACHE_DIR"
-                ) from error
+                return path, error
             if not stat.S_ISDIR(status.st_mode):
-                raise CacheError(
-                    f"cache: expected a directory; got the file {path}. "
-                    "Choose another with GEMMJIT_CACHE_DIR"
-                )
+                return path, _FILE
             reason = distrust(status, any_owner=not self.writable)
             if reason is not None:
-                raise CacheError(
-                    f"cache: expected a directory that only its owner can write to, since cubins "
-                    f"are code; got {path}: {reason}. Mend it with chmod go-w, or choose another "
-                    "with GEMMJIT_CACHE_DIR"
-                )
+                return path, reason
+        return None
+
+    def trouble(self) -> str | None:
+        """Return in a few words why nothing comes from the directory, or None if it can be read."""
+        found = self.refusal()
+        if found is not None:
+            path, reason = found
+            text = reason.strerror if isinstance(reason, OSError) else reason
+            inside = "" if path == self.root else f"its folder {path.name}: "
+            return f"refused, {inside}{text}"
+        for path in (self.root, self._base):
+            try:
+                os.listdir(path)
+            except FileNotFoundError:
+                return MISSING if path == self.root else EMPTY
+            except OSError as error:
+                return f"it cannot be read: {error.strerror}"
+        return None
+
+    def _other(self) -> str:
+        if self.writable:
+            return "Choose another with GEMMJIT_CACHE_DIR"
+        return "Take it out of GEMMJIT_CACHE_PATH"
 
     def usable(self) -> bool:
         """Return whether the directory may be used; the first refusal is logged as a warning."""

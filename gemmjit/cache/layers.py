@@ -66,6 +66,13 @@ class Layers:
         """Return the directories on one line, for messages."""
         return ", ".join(str(store.root) for store in self._all()) or "none"
 
+    def why_not(self, key: Key) -> str:
+        """Return on one line which directories were asked for a kernel, and why none served."""
+        told = [f"{store.root} ({store.why_not(key)})" for store in self._all()]
+        if self.user is None:
+            told.insert(0, "the user's directory (there is no place for one)")
+        return "; ".join(told)
+
     def _all(self) -> tuple[Store, ...]:
         return ((self.user,) if self.user is not None else ()) + self.shared
 

@@ -84,9 +84,9 @@ def parse_size(text: str) -> int | None:
     return None if match is None else int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def named_directory(text: str) -> Path | None:
-    """Return the directory that ``GEMMJIT_CACHE_DIR=text`` names, or None."""
-    return _expanded("GEMMJIT_CACHE_DIR", text)
+def named_directory(text: str, variable: str = "GEMMJIT_CACHE_DIR") -> Path | None:
+    """Return the directory that a text in a variable names, or None."""
+    return _expanded(variable, text)
 
 
 def _expanded(variable: str, text: str) -> Path | None:

@@ -97,6 +97,22 @@ class Store(Directory):
                 return entry
         return None
 
+    def why_not(self, key: Key) -> str:
+        """Return in a few words why the directory does not serve a kernel that it was asked for."""
+        trouble = self.trouble()
+        if trouble is not None:
+            return trouble
+        try:
+            found = sorted(os.listdir(self._folder(key)))
+        except OSError:
+            found = []
+        if self._versions(self._folder(key)):
+            return "what it has of it cannot be used"
+        if found:
+            return f"it has it from NVRTC {', '.join(found)}, which CUDA {CUDA_MAJOR} cannot use"
+        others = sum(1 for _ in folders(self._base / key.target))
+        return f"it has {others or 'no'} other kernels for {key.target}"
+
     def _versions(self, folder: Path) -> list[str]:
         """Return the compilers of an entry that may stand in, newest first."""
         try:

@@ -21,6 +21,7 @@ from gemmjit.cache import (
     parse_size,
 )
 from gemmjit.cache.archive import Archive, write_archive
+from gemmjit.cache.directory import EMPTY, MISSING
 from gemmjit.cache.places import named_directory
 from gemmjit.cli import choices
 from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
         action.set_defaults(function=function)
         add_json(action)
+        action.add_argument("--cache-dir", metavar="DIR", help="instead of GEMMJIT_CACHE_DIR")
         if name == "prune":
             action.add_argument(
                 "--max-size", type=_size, help="as in 512M (default: GEMMJIT_CACHE_MAX_SIZE)"
@@ -44,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--remove", action="store_true", help="remove what is damaged")
         if name in ("export", "import"):
             action.add_argument("file", metavar="FILE", help="the one file")
-            action.add_argument("--cache-dir", metavar="DIR", help="instead of GEMMJIT_CACHE_DIR")
         if name == "export":
             action.add_argument("--target", default="", help="only these, as in sm_90a,sm_100f")
         if name == "import":
@@ -66,19 +67,52 @@ def _size(text: str) -> int:
     return size
 
 
-def _stores(layers: Layers) -> list[Store]:
+def _layers(arguments: argparse.Namespace) -> Layers:
+    """Return the directories of this process, or the one that the command names."""
+    if arguments.cache_dir is None:
+        return current_layers()
+    return Layers(Store(_named("--cache-dir", arguments.cache_dir)))
+
+
+def _named(name: str, text: str) -> Path:
+    path = named_directory(text, name)
+    if path is None:
+        # Calls fall back to another directory; whoever looks after one must not get that.
+        raise CacheError(
+            f"{name}: expected a directory; got {text!r}, which names none. Correct it"
+        )
+    return path
+
+
+def _stores(arguments: argparse.Namespace) -> list[Store]:
+    layers = _layers(arguments)
     return [*([layers.user] if layers.user is not None else []), *layers.shared]
 
 
-def _user(layers: Layers | None = None) -> Store:
+def _readable(arguments: argparse.Namespace, stores: list[Store]) -> tuple[list[Store], bool]:
+    """Return the directories that can be read, and whether another was passed over.
+
+    That is told. One's own directory need not exist yet, unless the command names it.
+    """
+    found = []
+    passed_over = False
+    for store in stores:
+        trouble = store.trouble()
+        own = store.writable and arguments.cache_dir is None
+        if trouble is None or trouble == EMPTY or (own and trouble == MISSING):
+            found.append(store)
+        else:
+            passed_over = True
+            print(f"gemmjit cache: {store.root} is passed over: {trouble}", file=sys.stderr)
+    return found, passed_over
+
+
+def _user(arguments: argparse.Namespace) -> Store:
+    """Return the directory that is written to."""
     named = env.get("GEMMJIT_CACHE_DIR")
-    if layers is None and named is not None and named_directory(named) is None:
-        # Calls fall back to another directory; whoever looks after one must not get that.
-        raise CacheError(
-            f"GEMMJIT_CACHE_DIR: expected a directory; got {named!r}, which names none. "
-            "Name one, or unset it"
-        )
-    user = (layers or current_layers()).user
+    if arguments.cache_dir is None and named is not None:
+        _named("GEMMJIT_CACHE_DIR", named)
+    user = _layers(arguments).user
     if user is None:
         raise CacheError(
             "cache: expected a directory to look after; there is none. "
@@ -88,15 +122,28 @@ def _user(layers: Layers | None = None) -> Store:
     return user
 
 
+def _existing(arguments: argparse.Namespace) -> Store:
+    """Return the directory that is written to, which exists if the command names it."""
+    user = _user(arguments)
+    if arguments.cache_dir is not None and not user.root.is_dir():
+        raise CacheError(
+            f"--cache-dir: expected a directory; got {arguments.cache_dir!r}, which does not "
+            "exist. Check the path"
+        )
+    return user
+
+
 def _info(arguments: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
-    for store in _stores(current_layers()):
-        stored = list(store.entries()) if store.usable() else []
+    stores = _stores(arguments)
+    readable, _ = _readable(arguments, stores)
+    for store in stores:
+        stored = list(store.entries()) if store in readable else []
         rows.append(
             {
                 "path": str(store.root),
                 "writable": store.writable,
-                "usable": store.usable(),
+                "usable": store in readable,
                 "num_entries": len(stored),
                 "num_bytes": sum(one.num_bytes for one in stored),
                 "targets": sorted({one.target for one in stored}),
@@ -115,25 +162,25 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    found = [one for store in _stores(current_layers()) if store.usable() for one in _sorted(store)]
+    readable, passed_over = _readable(arguments, _stores(arguments))
+    found = [one for store in readable for one in _sorted(store)]
     if arguments.json:
         print_json({"entries": [_row(one) for one in found]})
-        return 0
+        return int(passed_over)
     now = time.time()
     rows = [
         [one.target, one.folder, one.nvrtc_version, one.num_bytes, _age(now - one.last_used)]
         for one in found
     ]
     print_table(("target", "kernel", "NVRTC", "bytes", "used"), rows)
-    return 0
+    return int(passed_over)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
     rows = []
-    left = 0
-    for store in _stores(current_layers()):
-        if not store.usable():
-            continue
+    readable, passed_over = _readable(arguments, _stores(arguments))
+    left = int(passed_over)  # what cannot be read is not known to be sound
+    for store in readable:
         for stored, reason in store.verify():
             removed = arguments.remove and store.writable and store.remove(stored)
             left += not removed
@@ -141,7 +188,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"damaged": rows})
     elif not rows:
-        print("Every kernel is as it was written.")
+        print("Every kernel that was read is as it was written.")
     else:
         for row in rows:
             print(f"{row['path']}: {row['reason']}{'; removed' if row['removed'] else ''}")
@@ -149,7 +196,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    user = _user()
+    user = _existing(arguments)
     limit = max_bytes() if arguments.max_size is None else arguments.max_size
     removed = user.prune(limit)
     if arguments.json:
@@ -161,7 +208,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _clear(arguments: argparse.Namespace) -> int:
-    user = _user()
+    user = _existing(arguments)
     found = list(user.entries())
     if not arguments.yes and not _confirmed(user, found):
         print("Nothing was removed; --yes removes without asking.", file=sys.stderr)
@@ -185,8 +232,9 @@ def _export(arguments: argparse.Namespace) -> int:
     targets = {arch.name for arch in choices.arch_list(arguments.target)}
     found: dict[tuple[str, str, str], Entry] = {}
     damaged = []
-    for store in _stores(_layers(arguments)):
-        for stored in _sorted(store) if store.usable() else []:
+    readable, passed_over = _readable(arguments, _stores(arguments))
+    for store in readable:
+        for stored in _sorted(store):
             place = (stored.target, stored.folder, stored.nvrtc_version)
             if place in found or (targets and stored.target not in targets):
                 continue
@@ -206,14 +254,14 @@ def _export(arguments: argparse.Namespace) -> int:
         print_json({**told, "damaged": [_row(one) for one in damaged]})
     else:
         print(f"{count} kernels in {arguments.file} ({bytes_text(num_bytes)}), SHA-256 {digest}")
-    return 1 if damaged else 0
+    return 1 if damaged or passed_over else 0
 
 
 def _import(arguments: argparse.Namespace) -> int:
     archive = Archive(Path(arguments.file))
     if arguments.sha256 is not None:
         archive.check_digest(arguments.sha256)
-    user = _user(_layers(arguments))
+    user = _user(arguments)
     for _ in archive.entries():  # all of it is sound, or none of it is taken
         pass
     before = {(one.target, one.folder, one.nvrtc_version) for one in user.entries()}
@@ -233,12 +281,6 @@ def _import(arguments: argparse.Namespace) -> int:
     else:
         print(f"{new} kernels brought into {user.root}, {known} were there already.")
     return 0
-
-
-def _layers(arguments: argparse.Namespace) -> Layers:
-    if arguments.cache_dir is None:
-        return current_layers()
-    return Layers(Store(Path(arguments.cache_dir).expanduser().absolute()))
 
 
 def _sorted(store: Store) -> list[Stored]:

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if told:
         _print_compiled(compiled, kernels)
     on_gpu = is_available()
-    executor = "cuda" if on_gpu else env.get("GEMMJIT_EXECUTOR") or "emulator"
+    executor = "cuda" if on_gpu else env.choice("GEMMJIT_EXECUTOR") or "emulator"
     k, n = _ON_GPU if on_gpu else _ON_CPU
     if told:
         _print_problem(k, n, executor)

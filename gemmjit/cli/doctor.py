@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gemmjit.cli.environment import Finding, report
+from gemmjit.cli.environment import report
+from gemmjit.cli.finding import Finding
 from gemmjit.cli.numbers import positive
 from gemmjit.cli.output import add_json, print_json, print_table
 

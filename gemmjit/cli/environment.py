@@ -7,16 +7,17 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gemmjit
 from gemmjit import env
+from gemmjit.cli import settings
+from gemmjit.cli.finding import Finding
 from gemmjit.errors import GemmjitError
 
-__all__ = ["OPTIONAL", "REQUIRED", "Finding", "report", "satisfies"]
+__all__ = ["OPTIONAL", "REQUIRED", "report", "satisfies"]
 
 #: Package, its range of versions, the module that it brings.
 REQUIRED = (
@@ -47,28 +48,8 @@ _GPU_ONLY = frozenset({"cupy-cuda13x"})
 
 _REINSTALL = "pip install --force-reinstall gemmjit"
 _OTHER_CACHE = "export GEMMJIT_CACHE_DIR=DIRECTORY, one that you can write to"
+_OTHER_LAYER = "Correct GEMMJIT_CACHE_PATH, or make the directory readable"
 _DRIVER_RELEASE = Path("/proc/driver/nvidia/version")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is missing or wrong.
-
-    Attributes
-    ----------
-    what, mend : str
-        The finding, and what to do about it.
-    needed_to : str
-    """
-
-    what: str
-    mend: str
-    needed_to: Literal["compile", "run on a GPU", "keep kernels on disk"] = "compile"
-
-    @property
-    def blocks_compiling(self) -> bool:
-        """Whether no kernel can be compiled until it is mended."""
-        return self.needed_to == "compile"
 
 
 def report() -> tuple[dict[str, Any], list[Finding]]:
@@ -102,9 +83,7 @@ def report() -> tuple[dict[str, Any], list[Finding]]:
             facts[name] = nothing
             if not findings:
                 findings.append(Finding(f"{name}: {error}", _REINSTALL))
-    facts["environment"] = [
-        {"name": v.name, "value": env.get(v.name), "default": v.default} for v in env.VARIABLES
-    ]
+    facts["environment"] = settings.variables(findings)
     return facts, findings
 
 
@@ -222,6 +201,7 @@ def _gpus(findings: list[Finding]) -> list[dict[str, Any]]:
 def _cache(findings: list[Finding]) -> dict[str, Any]:
     from gemmjit.cache import current_layers, max_bytes
 
+    _check_names(findings)
     layers = current_layers()
     user = None if layers.user is None else _layer(layers.user, findings)
     if user is None or (user["usable"] and not user["writable"]):
@@ -233,15 +213,41 @@ def _cache(findings: list[Finding]) -> dict[str, Any]:
     return {"user": user, "shared": shared, "max_bytes": max_bytes()}
 
 
+def _check_names(findings: list[Finding]) -> None:
+    """Find values of variables that name no directory, or no size."""
+    from gemmjit.cache.places import named_directory, parse_size
+
+    size = env.get("GEMMJIT_CACHE_MAX_SIZE")
+    if size is not None and parse_size(size) is None:
+        what = f"GEMMJIT_CACHE_MAX_SIZE: expected a size such as 512M or 2G; got {size!r}"
+        mend = "Correct GEMMJIT_CACHE_MAX_SIZE, or unset it; 1 GiB holds meanwhile"
+        findings.append(Finding(what, mend, "run as asked"))
+    named = [("GEMMJIT_CACHE_DIR", env.get("GEMMJIT_CACHE_DIR") or "")]
+    layers = (env.get("GEMMJIT_CACHE_PATH") or "").split(os.pathsep)
+    for name, text in (*named, *(("GEMMJIT_CACHE_PATH", layer) for layer in layers)):
+        if text.strip() and named_directory(text.strip(), name) is None:
+            what = f"{name}: expected a directory; got {text.strip()!r}, which names none"
+            findings.append(Finding(what, f"Correct {name}", "keep kernels on disk"))
+
+
 def _layer(store: Any, findings: list[Finding]) -> dict[str, Any]:
+    from gemmjit.cache.directory import EMPTY, MISSING
+
+    refused = None
     try:
         store.check()
-        usable = True
     except GemmjitError as error:
-        usable = False
-        too_open = "can write to it" in str(error)
-        mend = f"chmod go-w {store.root}" if too_open else _OTHER_CACHE
-        findings.append(Finding(str(error), mend, "keep kernels on disk"))
+        refused = str(error)
+    trouble = store.trouble()
+    if store.writable and trouble in (EMPTY, MISSING):  # the first kernel creates it
+        trouble = None
+    if refused is not None or trouble is not None:
+        too_open = "can write to it" in (refused or "")
+        other = _OTHER_CACHE if store.writable else _OTHER_LAYER
+        what = refused or f"{store.root}: nothing comes from this directory: {trouble}"
+        mend = f"chmod go-w {store.root}" if too_open else other
+        findings.append(Finding(what, mend, "keep kernels on disk"))
+    usable = refused is None
     stored = list(store.entries()) if usable else []
     return {
         "path": str(store.root),

@@ -90,7 +90,7 @@ def _one() -> dict[str, Any]:
             f"{done.stderr.strip()}\nRun gemmjit doctor"
         )
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if not told["from_cache"]:
+    if not told["from_cache"] or told["compiles"]:
         raise GemmjitError(
             "startup: expected a cache that keeps the kernel; got one that does not, so that it "
             "was compiled. Choose a directory with GEMMJIT_CACHE_DIR"

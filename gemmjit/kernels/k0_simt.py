@@ -14,6 +14,11 @@ __all__ = ["K0"]
 
 _THREAD_TILE = 4
 
+#: Elements of a slice that a thread moves, and the registers that so many, and fewer, need. With
+#: less some variant spills, with NVRTC 13.0 or 13.5: 12 to 24 bytes for 8 elements with 64 or 72
+#: registers, 8 to 40 for 16 with 80, 8 to 120 for 20 and 24 with 96 to 168 (2026-11-30).
+_LEAST_REGISTERS = ((8, 80), (16, 112), (32, 255))
+
 
 class K0(Kernel):
     """Shared-memory FP32 FMA, 4 x 4 elements a thread."""
@@ -43,6 +48,16 @@ class K0(Kernel):
         """Return the bytes of the two FP32 slices."""
         assert isinstance(config, SimtConfig)
         return 4 * config.block_k * (config.block_m + config.block_n + 2 * config.pad)
+
+    def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
+        """Return what the elements that a thread moves for each slice ask for, `_LEAST_REGISTERS`.
+
+        16 accumulators and 8 operands are in use while the next slice is on its way through
+        registers, with an address for each element that is loaded alone.
+        """
+        extent = config.block_m + config.block_n
+        moved = extent * config.block_k // self.threads(config)
+        return next(least for most, least in _LEAST_REGISTERS if moved <= most)
 
     def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
         """Return the template's variables that only k0 has."""

@@ -15,6 +15,19 @@ __all__ = ["K1"]
 _THREADS = 256  # 2 x 4 warps, see the template
 _VECTOR_BYTES = 16  # cp.async
 
+#: Accumulators of a thread, and the registers that so many, and fewer, need. With the next lower
+#: budget (one block more) some variant spills, with NVRTC 13.0 or 13.5: 24 to 128
+#: bytes for 8 accumulators, 16 to 40 for 16, 8 to 96 for 32, 8 to 260 for 64 (2026-11-30).
+_LEAST_REGISTERS = ((8, 64), (16, 80), (48, 128), (128, 255))
+
+#: Tiles that do with less than others of their size, unless fragments are double-buffered.
+_LEANER_TILES = {(32, 128, 32): 64, (128, 128, 16): 128, (128, 128, 32): 128}
+
+#: Tiles that do with less where both operands are loaded in vectors, before sm_100. Addresses of
+#: single elements cost this one 8 to 12 bytes, and so does sm_120 (NVRTC 13.5).
+_LEANER_VECTOR_TILES = {(64, 128, 32): 80}
+_BLACKWELL = Arch(100)
+
 
 class K1(Kernel):
     """Synchronous tensor cores, fed by cp.async through a ring of shared-memory stages."""
@@ -45,6 +58,19 @@ class K1(Kernel):
     def static_smem_bytes(self, config: Config, variant: Variant) -> int:
         """Return 0: all shared memory is dynamic."""
         return 0
+
+    def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
+        """Return what the accumulators of a thread ask for, `_LEAST_REGISTERS`."""
+        assert isinstance(config, Sm80MmaConfig)
+        leaner: dict[tuple[int, int, int], int] = {}
+        if not config.double_buffer_fragments:
+            leaner |= _LEANER_TILES
+        if variant.a_vector and variant.b_vector and arch.number < _BLACKWELL.number:
+            leaner |= _LEANER_VECTOR_TILES
+        accumulators = config.block_m * config.block_n // _THREADS
+        found = (least for most, least in _LEAST_REGISTERS if accumulators <= most)
+        tile = (config.block_m, config.block_n, config.block_k)
+        return leaner.get(tile) or next(found)
 
     def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
         """Return the template's variables that only k1 has."""

@@ -21,6 +21,14 @@ _TILE_SLOTS = 2
 _SLOT_BYTES = 16
 _UNSWIZZLED_ROW = 128  # bytes of a panel's row without a swizzle
 
+#: Accumulators of a thread, and the registers that so many, and fewer, need. With the next lower
+#: budget (one block more) some variant spills, with NVRTC 13.0 or 13.5: 40 to 72
+#: bytes for 8 accumulators, 24 to 60 for 16, 16 to 56 for 32, up to 120 for 64 (2026-11-30).
+_LEAST_REGISTERS = ((8, 56), (16, 72), (32, 96), (64, 168))
+
+#: Two blocks of this tile are worth more than what NVRTC 13.0 spills; that of 13.5 spills nothing.
+_LEANER_TILES = {(128, 128, 64): 96}
+
 
 class K2(Kernel):
     """Synchronous tensor cores, fed by TMA through a producer warp."""
@@ -55,6 +63,13 @@ class K2(Kernel):
     def static_smem_bytes(self, config: Config, variant: Variant) -> int:
         """Return 0: all shared memory is dynamic."""
         return 0
+
+    def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
+        """Return what the accumulators of a thread ask for, `_LEAST_REGISTERS`."""
+        tile = (config.block_m, config.block_n, config.block_k)
+        accumulators = config.block_m * config.block_n // (32 * _CONSUMER_WARPS)
+        found = (least for most, least in _LEAST_REGISTERS if accumulators <= most)
+        return _LEANER_TILES.get(tile) or next(found)
 
     def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
         """Return the template's variables that only k2 has."""

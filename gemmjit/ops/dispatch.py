@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,7 +13,7 @@ from gemmjit.arch import DEFAULT_ARCH, Arch, targets_for
 from gemmjit.build import CompiledKernel, build_first, find_first
 from gemmjit.config import Config
 from gemmjit.constraints import map_violations, require, variant_for
-from gemmjit.errors import InvalidConfigError
+from gemmjit.errors import InvalidConfigError, UnsupportedArchError
 from gemmjit.kernels import KERNELS, Kernel, KernelSpec, kernel
 from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.occupancy import occupancy
@@ -49,8 +49,17 @@ class LadderKernel(CompiledKernel):
 
 
 def default_arch() -> Arch:
-    """Return the architecture for work without a device: GEMMJIT_ARCH, else sm_90a."""
-    return Arch.parse(env.get("GEMMJIT_ARCH") or DEFAULT_ARCH)
+    """Return the architecture for work without a device: GEMMJIT_ARCH, else sm_90a.
+
+    Raises
+    ------
+    UnsupportedArchError
+        If GEMMJIT_ARCH names none that gemmjit knows.
+    """
+    try:
+        return Arch.parse(env.get("GEMMJIT_ARCH") or DEFAULT_ARCH)
+    except UnsupportedArchError as error:
+        raise UnsupportedArchError(str(error).replace("arch:", "GEMMJIT_ARCH:", 1)) from None
 
 
 def resolve(problem: Problem, arch: Arch, config: Config | str | None) -> tuple[Kernel, Config]:
@@ -83,6 +92,8 @@ def spec_for(problem: Problem, arch: Arch, config: Config | str | None = None) -
         If the config breaks a rule there; with every reason.
     """
     chosen, tile = resolve(problem, arch, config)
+    if chosen.loads_by_tma and not problem.has_products:
+        chosen, tile = _without_maps(problem, arch, chosen, tile)
     variant = variant_for(problem, chosen, tile)
     targets = targets_for(arch, chosen.accelerated)
     if not targets:
@@ -98,6 +109,27 @@ def spec_for(problem: Problem, arch: Arch, config: Config | str | None = None) -
             "Leave config out, and a kernel that can is chosen"
         )
     return KernelSpec(chosen, tile, variant, target)
+
+
+def _without_maps(
+    problem: Problem, arch: Arch, asked: Kernel, tile: Config
+) -> tuple[Kernel, Config]:
+    """Return what writes the zeros of a problem that has none of the elements to be loaded.
+
+    A TensorMap has no empty dimension, so the kernel that was asked for cannot be launched; that
+    the tile is sound for other problems of this kind is checked all the same.
+    """
+    variant = replace(
+        variant_for(problem, asked, tile),
+        a_k_major=problem.form == "ragged_m",
+        b_k_major=False,
+        a_vector=True,
+        b_vector=True,
+        a_blocked=False,
+    )
+    targets = targets_for(arch, asked.accelerated)
+    require(asked, tile, variant, targets[0] if targets else arch)
+    return choose(problem, arch)
 
 
 def spec_with(problem: Problem, kernel: LadderKernel) -> KernelSpec:

@@ -92,6 +92,8 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
     """
     k0, k1 = KERNELS["k0"], KERNELS["k1"]
     if problem.in_dtype == F32 or arch.number < k1.min_arch.number:
+        if problem.in_dtype != F32:
+            _log.info("k0, FP32 FMA, serves this call: %s lacks the tensor cores of k1", arch)
         return k0, SimtConfig()
     block_m = _block_m(problem)
     candidates: list[tuple[Kernel, Config]] = [(KERNELS["k3"], _k3_config(problem, block_m))]

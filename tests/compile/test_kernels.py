@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from known_spills import known_spills
 
 import gemmjit
 from gemmjit import templating
@@ -98,18 +99,6 @@ def parameter(spec: KernelSpec):
 
 SAMPLE = sample()
 REST = [spec for spec in matrix() if spec not in set(SAMPLE)]
-
-
-def known_spills(spec: KernelSpec) -> int:
-    """Return the bytes that ptxas is known to spill; the documentation of prewarming tells them.
-
-    96 registers, as two blocks of 288 threads leave them, are enough for k2's tile of 128 x 128
-    with NVRTC 13.5 (95 used). That of 13.0 keeps more alive: 100 to 116 bytes on Blackwell, 92
-    with a K-major B on sm_90a (2026-11-30). One block and lower tiles spill with neither.
-    """
-    tile = spec.config
-    tight = spec.name == "k2" and tile.block_m == 128 and tile.min_blocks_per_sm == 2
-    return 116 if tight and get_compiler().version.startswith("13.0.") else 0
 
 
 def check(spec: KernelSpec) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import pytest
+from tma_maps import MATRIX
 
-from gemmjit.emulator import tensormap_object
 from gemmjit.emulator.box_copy import swizzled
-from gemmjit.emulator.bulk_reduce import reduce_elements
-from gemmjit.emulator.faults import TensorMapFault, UnknownInstruction
+from gemmjit.emulator.faults import TensorMapFault
 from gemmjit.emulator.tma import check_map, gather4, load_box, scatter4, store_box
 from gemmjit.tensormap import ElementType, Fill, Interleave, Swizzle, TensorMap
 
@@ -147,15 +145,6 @@ def test_loads_and_stores_move_the_same_bytes_as_one_by_one(case):
             stored[box.runs[:, None] + np.arange(box.run_bytes)] = box.read_shared(smem)
             copy_by_element(t, expected, base, start, smem, smem_address, store=True)
             np.testing.assert_array_equal(stored, expected)
-
-
-MATRIX = TensorMap(
-    element_type=ElementType.BFLOAT16,
-    dims=(100, 50),
-    strides=(208,),
-    box=(64, 8),
-    swizzle=Swizzle.BYTES_128,
-)
 
 
 def test_shared_memory_of_several_blocks():
@@ -346,137 +335,3 @@ def test_what_is_not_allowed_is_a_fault():
     )  # fmt: skip
     with pytest.raises(TensorMapFault, match="interleaved"):
         check_map(interleaved, 0, "sm_90a")
-
-
-# --- the 128-byte object -----------------------------------------------------------------------
-
-FIVE = TensorMap(
-    element_type=ElementType.FLOAT32,
-    dims=(2**32, 5, 6, 7, 8),
-    strides=(2**39, 80, 480, 3360),
-    box=(256, 1, 2, 1, 2),
-    element_strides=(1, 1, 2, 1, 8),
-    fill=Fill.NAN,
-)
-
-
-def test_objects_round_trip():
-    for t in (MATRIX, FIVE, *(replace(MATRIX, swizzle=s) for s in Swizzle)):
-        data = tensormap_object.encode(t, 0x7F12_3456_7890)
-        assert len(data) == 128
-        assert tensormap_object.decode(data) == (t, 0x7F12_3456_7890)
-
-
-def test_damaged_objects_are_found():
-    data = tensormap_object.encode(MATRIX, 4096)
-    other = tensormap_object.encode(replace(MATRIX, box=(64, 16)), 8192)
-    for broken, reason in (
-        (data[:64] + other[64:], "torn"),
-        (bytes(128), "unwritten"),
-        (b"\xff" * 128, "unwritten"),
-        (data[:100], "128 bytes"),
-    ):
-        with pytest.raises(TensorMapFault, match=reason):
-            tensormap_object.decode(broken)
-
-
-def test_fields_are_replaced_by_ptx_numbers():
-    data = tensormap_object.encode(MATRIX, 4096)
-    for field, value, ordinal, expected in (
-        ("global_dim", 77, 1, replace(MATRIX, dims=(100, 77))),
-        ("global_stride", 416, 0, replace(MATRIX, strides=(416,))),
-        ("box_dim", 16, 1, replace(MATRIX, box=(64, 16))),
-        ("element_stride", 2, 1, replace(MATRIX, element_strides=(1, 2))),
-        ("elemtype", 9, None, replace(MATRIX, element_type=ElementType.FLOAT64)),
-        ("elemtype", 10, None, replace(MATRIX, element_type=ElementType.BFLOAT16)),
-        ("elemtype", 8, None, replace(MATRIX, element_type=ElementType.FLOAT32_FTZ)),
-        ("elemtype", 6, None, replace(MATRIX, element_type=ElementType.FLOAT16)),
-        ("swizzle_mode", 2, None, replace(MATRIX, swizzle=Swizzle.BYTES_64)),
-        ("swizzle_atomicity", 3, None, replace(MATRIX, swizzle=Swizzle.BYTES_128_ATOM_64)),
-        ("interleave_layout", 1, None, replace(MATRIX, interleave=Interleave.BYTES_16)),
-        ("fill_mode", 1, None, replace(MATRIX, fill=Fill.NAN)),
-    ):
-        changed = tensormap_object.replace(data, field, value, ordinal)
-        assert tensormap_object.decode(changed) == (expected, 4096)
-    moved = tensormap_object.replace(data, "global_address", 0x7F00_0000_0010)
-    assert tensormap_object.decode(moved) == (MATRIX, 0x7F00_0000_0010)
-    third = tensormap_object.replace(data, "rank", 2)
-    for field, value in (("global_dim", 9), ("box_dim", 2), ("element_stride", 1)):
-        third = tensormap_object.replace(third, field, value, 2)
-    third = tensormap_object.replace(third, "global_stride", 20800, 1)
-    t, _ = tensormap_object.decode(third)
-    assert (t.dims, t.strides, t.box) == ((100, 50, 9), (208, 20800), (64, 8, 2))
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "ordinal", "reason"),
-    [
-        ("global_dim", 1, 5, "ordinal"),
-        ("global_stride", 16, 4, "ordinal"),
-        ("box_dim", 1, None, "ordinal"),
-        ("box_dim", 2**16, 0, "does not fit"),
-        ("rank", 5, None, "0 to 4"),
-        ("elemtype", 16, None, "0 to 15"),
-        ("swizzle_mode", 4, None, "0 to 3"),
-        ("colour", 1, None, "expected one of"),
-    ],
-)
-def test_replacements_outside_the_manual_are_refused(field, value, ordinal, reason):
-    data = tensormap_object.encode(MATRIX, 0)
-    with pytest.raises(TensorMapFault, match=reason):
-        tensormap_object.replace(data, field, value, ordinal)
-
-
-def test_a_mode_without_that_atomicity_is_refused():
-    data = tensormap_object.encode(replace(MATRIX, swizzle=Swizzle.BYTES_128_ATOM_64), 0)
-    with pytest.raises(TensorMapFault, match="atomicity 3"):
-        tensormap_object.decode(tensormap_object.replace(data, "swizzle_mode", 1))
-
-
-# --- reductions ------------------------------------------------------------------------------
-
-
-def test_integer_reductions():
-    old = np.array([[5, 0, 2**32 - 1, 7]], np.uint32)
-    new = np.array([[3, 9, 1, 7]], np.uint32)
-    for op, expected in (
-        ("add", [8, 9, 0, 14]),
-        ("min", [3, 0, 1, 7]),
-        ("max", [5, 9, 2**32 - 1, 7]),
-        ("inc", [0, 1, 0, 0]),
-        ("dec", [3, 9, 1, 6]),
-    ):
-        got = reduce_elements(op, "u32", old.view(np.uint8), new.view(np.uint8))
-        assert got.view(np.uint32).tolist() == [expected]
-    for op, function in (("and", int.__and__), ("or", int.__or__), ("xor", int.__xor__)):
-        got = reduce_elements(op, "b32", old.view(np.uint8), new.view(np.uint8))
-        pairs = zip(old[0].tolist(), new[0].tolist(), strict=True)
-        assert got.view(np.uint32)[0].tolist() == [function(x, y) for x, y in pairs]
-    signed = np.array([[-5, 5]], np.int32), np.array([[4, -4]], np.int32)
-    got = reduce_elements("min", "s32", *(x.view(np.uint8) for x in signed))
-    assert got.view(np.int32).tolist() == [[-5, -4]]
-
-
-def test_float_reductions_round_once():
-    old = np.array([[1.0, 256.0, np.nan, -3.0]], ml_dtypes.bfloat16)
-    new = np.array([[2.0, 1.0, 1.0, 3.5]], ml_dtypes.bfloat16)
-    got = reduce_elements("add", "bf16", old.view(np.uint8), new.view(np.uint8))
-    total = got.view(ml_dtypes.bfloat16).astype(np.float32)[0]
-    assert total[:2].tolist() == [3.0, 256.0]  # 257 is a tie: to even
-    assert np.isnan(total[2])
-    got = reduce_elements("max", "bf16", old.view(np.uint8), new.view(np.uint8))
-    assert got.view(ml_dtypes.bfloat16).astype(np.float32)[0].tolist() == [2.0, 256.0, 1.0, 3.5]
-    single = np.float32([[1.5, 2.0**24]])
-    got = reduce_elements("add", "f32", single.view(np.uint8), np.float32([[1, 1]]).view(np.uint8))
-    assert got.view(np.float32).tolist() == [[2.5, 2.0**24]]
-    small = np.float32([[2.0**-127, 2.0**-126, -(2.0**-126)]])
-    other = np.float32([[2.0**-127, -1.5 * 2.0**-126, 2.0**-126]])
-    got = reduce_elements("add", "f32", small.view(np.uint8), other.view(np.uint8))
-    assert got.view(np.uint32).tolist() == [[0, 0x80000000, 0]]
-
-
-def test_reductions_outside_the_manual_are_refused():
-    empty = np.zeros((1, 8), np.uint8)
-    for op, element in (("min", "f32"), ("inc", "s32"), ("and", "u32"), ("mul", "u32")):
-        with pytest.raises(UnknownInstruction, match=rf"{op}\.{element}"):
-            reduce_elements(op, element, empty, empty)

@@ -7,13 +7,11 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from wgmma_operands import K_OF, PLAIN, accumulator_registers
 
-from gemmjit.emulator import fragments
-from gemmjit.emulator.faults import MemoryFault, UnknownInstruction
 from gemmjit.emulator.matrix_descriptor import (
     MatrixDescriptor,
     chunk_indices,
-    decode_wgmma,
     encode_wgmma,
 )
 from gemmjit.emulator.tma import load_box
@@ -21,7 +19,6 @@ from gemmjit.emulator.wgmma import wgmma_plan
 from gemmjit.tensormap import ElementType, Swizzle, TensorMap
 
 SMEM_BYTES = 128 * 1024
-PLAIN = (Swizzle.NONE, Swizzle.BYTES_32, Swizzle.BYTES_64, Swizzle.BYTES_128)
 NUMPY = {
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,
@@ -31,7 +28,6 @@ NUMPY = {
     "s8": np.int8,
     "u8": np.uint8,
 }
-K_OF = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 
 # --- the manual's canonical layouts, in CuTe's notation ------------------------------------------
 
@@ -106,7 +102,7 @@ def test_chunks_are_the_canonical_layouts(swizzle, mn_major, size):
             assert got == canonical_address(descriptor, mn_major, size, r, k)
 
 
-# --- products ------------------------------------------------------------------------------------
+# products
 
 
 def place(smem, descriptor, mn_major, matrix, name):
@@ -121,24 +117,6 @@ def place(smem, descriptor, mn_major, matrix, name):
 
 def reader(smems):
     return lambda group, chunks: smems[group][chunks[..., None] * 16 + np.arange(16)]
-
-
-def accumulator_registers(name, matrices):
-    """D (groups, 64, n) in registers, by the formula of the manual's figures."""
-    groups, _, n = matrices.shape
-    out = np.zeros((groups, 128, n // 4 if name == "f16" else n // 2), np.uint32)
-    for thread, i in itertools.product(range(128), range(n // 2)):
-        row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (i // 2 % 2)
-        column = 8 * (i // 4) + 2 * (thread % 4) + i % 2
-        value = matrices[:, row, column]
-        if name == "f16":
-            bits = value.astype(np.float16).view(np.uint16).astype(np.uint32)
-            out[:, thread, i // 2] |= bits << np.uint32(16 * (i % 2))
-        elif name == "s32":
-            out[:, thread, i] = value.astype(np.int32).view(np.uint32)
-        else:
-            out[:, thread, i] = value.astype(np.float32).view(np.uint32)
-    return out
 
 
 def numbers(name, rng, shape):
@@ -275,7 +253,7 @@ def test_tensor_copies_and_wgmma_agree_on_swizzles():
                 np.testing.assert_array_equal(b.T, matrix[:, k : k + 16].astype(np.float32))
 
 
-# --- numbers ---------------------------------------------------------------------------------
+# numbers
 
 
 def one_product(plan, a, b, d, name):
@@ -327,63 +305,3 @@ def test_integer_sums_wrap_or_clamp():
         total = 2**31 - 2 + 32 * 127 * 127
         expected = 2**31 - 1 if satfinite else total - 2**32
         np.testing.assert_array_equal(one_product(plan, a, b, d, "s8"), expected)
-
-
-# --- descriptors and forms --------------------------------------------------------------------
-
-
-def test_descriptors_round_trip():
-    for swizzle in PLAIN:
-        at = MatrixDescriptor(0x3FFF0, 16, 0x2000, swizzle)
-        assert decode_wgmma(encode_wgmma(at)) == at
-    # Bits as in the manual: address 1024, LBO 16, SBO 1024, 128-byte swizzle.
-    assert decode_wgmma(64 | 1 << 16 | 64 << 32 | 1 << 62) == MatrixDescriptor(
-        1024, 16, 1024, Swizzle.BYTES_128
-    )
-    assert decode_wgmma(2 << 62).swizzle is Swizzle.BYTES_64
-    assert decode_wgmma(3 << 62).swizzle is Swizzle.BYTES_32
-
-
-@pytest.mark.parametrize("bit", [14, 15, 30, 31, 46, 47, 48, 52, 61])
-def test_reserved_bits_are_refused(bit):
-    with pytest.raises(MemoryFault, match="expected 0"):
-        decode_wgmma(1 << bit)
-
-
-def test_base_offsets_are_refused():
-    with pytest.raises(MemoryFault, match="base offset"):
-        decode_wgmma(1 << 62 | 1 << 49)
-
-
-@pytest.mark.parametrize(
-    ("form", "options", "reason"),
-    [
-        (("m64n8k8", "f32", "bf16", "bf16"), {}, "k16"),
-        (("m64n12k16", "f32", "bf16", "bf16"), {}, "multiple of 8"),
-        (("m64n264k16", "f32", "bf16", "bf16"), {}, "264"),
-        (("m64n40k32", "s32", "s8", "s8"), {}, "of 16 above 32"),
-        (("m64n8k16", "f32", "bf16", "f16"), {}, "cannot meet"),
-        (("m64n8k16", "f16", "bf16", "bf16"), {}, "D of type f32"),
-        (("m64n8k8", "f32", "tf32", "tf32"), {"trans_b": 1}, "transposed"),
-        (("m64n8k16", "f32", "bf16", "bf16"), {"scale_a": 0}, "imm-scale-a"),
-        (("m64n8k16", "f32", "bf16", "bf16"), {"satfinite": True}, "satfinite"),
-        (("m128n8k16", "f32", "bf16", "bf16"), {}, "shape"),
-    ],
-)
-def test_forms_outside_the_manual_are_refused(form, options, reason):
-    with pytest.raises(UnknownInstruction, match=reason):
-        wgmma_plan(*form, **options)
-
-
-def test_accumulators_round_trip():
-    rng = np.random.default_rng(0)
-    for d_type, n in (("f32", 24), ("f16", 24), ("s32", 16)):
-        a_type = "s8" if d_type == "s32" else "f16"
-        plan = wgmma_plan(f"m64n{n}k{K_OF[a_type]}", d_type, a_type, a_type)
-        matrices = rng.integers(-100, 100, (3, 64, n))
-        registers = accumulator_registers(d_type, matrices)
-        assert registers.shape[2] == plan.d_registers
-        np.testing.assert_array_equal(plan.d_from_registers(registers), matrices)
-        dtype = np.int32 if d_type == "s32" else np.float32
-        np.testing.assert_array_equal(plan.d_to_registers(matrices.astype(dtype)), registers)
-    assert fragments.wgmma_accumulator(256).elements == 128

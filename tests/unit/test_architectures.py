@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import types
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import gemmjit
-from gemmjit import elf
+from gemmjit import Problem, Sm80MmaConfig, Sm90TmaMmaConfig, Sm90WgmmaConfig, build, elf
 from gemmjit.arch import Arch, targets_for
 from gemmjit.compiler import get_compiler, standard_options
 from gemmjit.cuda import library
+from gemmjit.emulator import emulating
 from gemmjit.errors import UnsupportedArchError
+from gemmjit.ops.dispatch import plan_for, spec_for
+from gemmjit.selection import choose
 from gemmjit.templating import templates_root
 
 
@@ -99,3 +104,50 @@ def test_br131_a_driver_is_given_cubins_and_never_ptx(nvrtc, monkeypatch):
     assert data == kernel.cubin
     assert elf.is_cubin(data)
     assert b".version" not in data[:64]
+
+
+def test_br081_the_number_of_multiprocessors_is_no_part_of_a_kernel():
+    problem = Problem.contiguous(num_groups=4, rows=500, n=256, k=64)
+    for kernel in ("k1", "k2", "k3"):
+        spec = spec_for(problem, Arch(90), kernel)
+        grids = {}
+        for num_sms in (132, 78, 1):  # the whole device, another part of the architecture, a slice
+            plan = plan_for(problem, spec, num_sms=num_sms, offs_is_int64=False, group_sizes=None)
+            (launch,) = plan.launches
+            assert launch.kernel.identity == build.key_of(spec).identity
+            grids[num_sms] = launch.grid[0]
+        assert grids[132] >= grids[78] >= grids[1] >= 1
+
+
+@pytest.mark.parametrize("config", [
+    Sm80MmaConfig(block_m=32, block_n=64, schedule="persistent"),
+    Sm90TmaMmaConfig(block_m=32, block_n=64, num_stages=2),
+    Sm90WgmmaConfig(block_m=64, block_n=64, num_stages=2),
+], ids=lambda config: config.kernel)  # fmt: skip
+def test_br081_no_block_waits_for_another(config, monkeypatch):
+    """Blocks that must be resident together would hang on a smaller part: here one at a time."""
+    monkeypatch.setenv("GEMMJIT_ARCH", "sm_90a")
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, (200, 64)).astype(np.float16)
+    w = rng.integers(-3, 4, (3, 64, 128)).astype(np.float16)
+    want = np.concatenate([x[:70] @ w[0], x[70:70] @ w[1], x[70:] @ w[2]])
+    for num_sms in (1, 3):
+        with emulating("eager", 0, num_sms=num_sms, resident_blocks=1) as reports:
+            offs = np.array([70, 70, 200], np.int32)
+            assert np.array_equal(gemmjit.grouped_mm(x, w, offs=offs, config=config), want)
+        assert reports
+
+
+def test_br088_a_slow_path_is_told_and_the_offsets_stay_on_the_device(caplog):
+    problem = Problem.contiguous(num_groups=4, rows=500, n=256, k=64)
+    with caplog.at_level(logging.INFO, "gemmjit.selection"):
+        assert choose(problem, Arch(80))[0].name == "k1"
+        assert not caplog.records  # tensor cores: not slow
+        assert choose(problem, Arch(75))[0].name == "k0"
+        (told,) = [record.getMessage() for record in caplog.records]
+    assert "k0, FP32 FMA, serves this call: sm_75" in told
+    for arch in (Arch(75), Arch(80)):  # one launch over all groups, which walks the offsets itself
+        spec = spec_for(problem, arch)
+        plan = plan_for(problem, spec, num_sms=40, offs_is_int64=False, group_sizes=None)
+        assert len(plan.launches) == 1
+        assert spec.variant.schedule == "scan"

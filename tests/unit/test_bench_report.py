@@ -182,7 +182,7 @@ def test_the_ladder_predicts_and_measures_skew(tmp_path, capsys):
 def test_schedules_are_contenders_with_and_without_room(tmp_path):
     file = tmp_path / "s.json"
     words = ("--groups", "4", "--k", "64", "--n", "64", "--many", "16", "--json", str(file))
-    extra = ("--config", "k1:block_m=32,block_k=64,min_blocks_per_sm=4")
+    extra = ("--config", "k1:block_m=32,block_k=64,min_blocks_per_sm=3")
     assert run("scheduling", *QUICK, *words, *extra, "--state", "hot", "--kernel", "k1") == 0
     record = json.loads(file.read_text())
     assert [r["case"] for r in record["results"]] == ["E4-few", "E4-many"]

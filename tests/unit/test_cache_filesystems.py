@@ -1,7 +1,7 @@
 """The cache on real file systems that are full, out of inodes, or read-only (BR-099, BR-100).
 
 They are mounted in a user namespace of the test's own; where the system forbids that, the tests
-are skipped, and the simulated ones in test_cache_store.py remain.
+are skipped, and the simulated ones in test_cache_trouble.py remain.
 """
 
 from __future__ import annotations

@@ -10,19 +10,10 @@ from pathlib import Path
 import pytest
 from command_line import run_json
 
-from gemmjit import build, cli
+from gemmjit import cli
 from gemmjit.cli import environment
 from gemmjit.env import VARIABLES
 from gemmjit.errors import NvrtcNotFoundError
-
-
-@pytest.fixture
-def empty_cache(monkeypatch, tmp_path):
-    """A cache directory of its own, and nothing in memory."""
-    monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(tmp_path / "cache"))
-    build.clear_memory()
-    yield tmp_path / "cache"
-    build.clear_memory()
 
 
 def test_doctor_finds_nothing_missing(capsys, empty_cache):
@@ -92,6 +83,49 @@ def test_doctor_reports_a_cache_that_others_can_write(capsys, empty_cache):
     empty_cache.chmod(0o777)
     facts = run_json(capsys, "doctor")
     assert f"chmod go-w {empty_cache}" in [problem["mend"] for problem in facts["problems"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "part", "ok"),
+    [
+        ("GEMMJIT_ARCH", "hopper", "GEMMJIT_ARCH: expected a name", True),
+        ("GEMMJIT_ARCH", "sm_61", "GEMMJIT_ARCH: expected one of", True),
+        ("GEMMJIT_EXECUTOR", "gpu", "GEMMJIT_EXECUTOR: expected one of auto, emulator", True),
+        ("GEMMJIT_LOG_LEVEL", "loud", "GEMMJIT_LOG_LEVEL: expected one of debug", True),
+        ("GEMMJIT_CHECK", "2", "GEMMJIT_CHECK: expected 1, true", True),
+        ("GEMMJIT_DISABLE_JIT", "2", "GEMMJIT_DISABLE_JIT: expected 1, true", False),
+        ("GEMMJIT_CACHE_MAX_SIZE", "much", "GEMMJIT_CACHE_MAX_SIZE: expected a size", True),
+        ("GEMMJIT_CACHE_PATH", "~nobody-at-all/x", "GEMMJIT_CACHE_PATH: expected a dir", True),
+    ],
+)
+def test_doctor_reports_variables_with_wrong_values(capsys, monkeypatch, name, value, part, ok):
+    monkeypatch.setenv(name, value)
+    facts = run_json(capsys, "doctor", status=0 if ok else 1)
+    (told,) = [problem for problem in facts["problems"] if part in problem["what"]]
+    assert repr(value) in told["what"]
+    assert name in told["mend"]
+    assert cli.main(["doctor"]) == (0 if ok else 1)
+    assert told["what"] in capsys.readouterr().out
+
+
+def test_doctor_reports_layers_that_serve_nothing(capsys, empty_cache, monkeypatch, tmp_path):
+    for name in ("open", "sound/v1", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "open").chmod(0o777)
+    names = ("missing", "open", "sound", "empty", "file")
+    monkeypatch.setenv("GEMMJIT_CACHE_PATH", os.pathsep.join(str(tmp_path / n) for n in names))
+    told = run_json(capsys, "doctor")["problems"]
+    parts = {"missing": "it does not exist", "open": "everybody can write to it",
+             "empty": "it is empty", "file": "got the file"}  # fmt: skip
+    assert len(told) == len(parts)
+    for problem, (name, part) in zip(told, parts.items(), strict=True):
+        assert str(tmp_path / name) in problem["what"]
+        assert part in problem["what"]
+        assert (
+            "GEMMJIT_CACHE_PATH" in problem["mend"] or f"go-w {tmp_path / name}" in problem["mend"]
+        )
+        assert "GEMMJIT_CACHE_DIR" not in problem["what"] + problem["mend"]
 
 
 def test_doctor_reports_overrides_of_templates(capsys, monkeypatch, tmp_path):

@@ -13,14 +13,14 @@ from gemmjit.selection import choose
 
 
 def test_inspect_shows_resources(capsys):
-    facts = run_json(capsys, "inspect", "k1", "--config", "block_m=64", "min_blocks_per_sm=3")
-    kernel = gemmjit.compile("k1", gemmjit.Sm80MmaConfig(block_m=64, min_blocks_per_sm=3), "sm_90a")
+    facts = run_json(capsys, "inspect", "k1", "--config", "block_m=32", "min_blocks_per_sm=4")
+    kernel = gemmjit.compile("k1", gemmjit.Sm80MmaConfig(block_m=32, min_blocks_per_sm=4), "sm_90a")
     assert facts["registers"] == kernel.registers
     assert facts["entry"] == kernel.entry
     assert facts["spill_store_bytes"] == facts["spill_load_bytes"] == 0
-    assert facts["dynamic_smem_bytes"] == 2 * (64 * 40 + 32 * 136) * 2
-    assert facts["resident_blocks"] == kernel.occupancy == 3
-    assert facts["config"]["block_m"] == 64
+    assert facts["dynamic_smem_bytes"] == 2 * (32 * 40 + 32 * 136) * 2
+    assert facts["resident_blocks"] == kernel.occupancy == 4
+    assert facts["config"]["block_m"] == 32
     assert facts["run_on_this_architecture"] is True
 
 
@@ -30,8 +30,12 @@ def test_inspect_marks_an_architecture_that_nobody_ran(capsys):
 
 
 def test_inspect_takes_json_and_pairs_alike(capsys):
-    one = run_json(capsys, "inspect", "k1", "--config", '{"double_buffer_fragments":true}')
-    two = run_json(capsys, "inspect", "k1", "--config", "double_buffer_fragments=true")
+    one = run_json(
+        capsys, "inspect", "k1", "--config", '{"block_m":64,"double_buffer_fragments":true}'
+    )
+    two = run_json(
+        capsys, "inspect", "k1", "--config", "block_m=64", "double_buffer_fragments=true"
+    )
     assert one["identity"] == two["identity"]
     assert one["config"]["double_buffer_fragments"] is True
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError, fields
+import re
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from gemmjit import Config, SimtConfig, Sm80MmaConfig
+from gemmjit import Config, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import KERNELS
 
@@ -74,3 +75,36 @@ def test_each_kernel_has_its_own_config_type():
     assert len({k.config_type for k in KERNELS.values()}) == len(KERNELS)
     for kernel in KERNELS.values():
         assert kernel.config_type.kernel == kernel.name
+
+
+def neighbours(config):
+    """Configs that differ from one in a single field."""
+    other = {"specialize": "nk", "schedule": "bounded"}
+    for name, value in config.to_dict().items():
+        changed = other.get(name) or (not value if isinstance(value, bool) else value + 3)
+        yield name, replace(config, **{name: changed})
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_no_two_tiles_have_the_same_name(kernel):
+    shipped = kernel.shipped_configs()
+    assert len({str(config) for config in shipped}) == len(shipped)
+    for config in shipped:
+        near = dict(neighbours(config))
+        names = {str(one) for one in near.values()} | {str(config)}
+        assert len(names) == len(near) + 1
+        # A schedule or N and K compiled in are the variant's, and told by its name.
+        tiles = {
+            one.tile_name for name, one in near.items() if name not in ("specialize", "schedule")
+        }
+        assert len(tiles) == len(near) - 2
+        assert config.tile_name not in tiles
+        assert all(re.fullmatch(r"\w+", name) for name in names)  # part of a C identifier
+
+
+def test_names_are_short_for_defaults():
+    assert str(Sm80MmaConfig()) == "128x128x32_s2"
+    assert str(Sm80MmaConfig(block_m=32, min_blocks_per_sm=4, pad=0)) == "32x128x32_s2_p0_b4"
+    assert str(Sm90TmaMmaConfig(min_blocks_per_sm=1)) == "128x128x64_s3_b1"
+    assert str(Sm90TmaMmaConfig(swizzle=0, schedule="bounded")) == "128x128x64_s3_sw0_bounded"
+    assert str(SimtConfig(specialize="nk")) == "64x64x16_nk"

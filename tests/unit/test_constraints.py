@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from gemmjit import Problem, SimtConfig, Sm80MmaConfig
+from gemmjit import Problem, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
 from gemmjit.arch import Arch, targets_for
 from gemmjit.constraints import require, variant_for, violations
 from gemmjit.dtypes import F32
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import KERNELS
+from gemmjit.occupancy import occupancy, register_budget
 from gemmjit.problem import Strides
 from gemmjit.variant import Variant
 
-K0, K1 = KERNELS["k0"], KERNELS["k1"]
+K0, K1, K2 = KERNELS["k0"], KERNELS["k1"], KERNELS["k2"]
 SM90 = Arch(90, "a")
 
 
@@ -84,6 +85,52 @@ def check(kernel, config, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "config", "blocks", "registers", "least", "mend"),
+    [
+        (K0, SimtConfig(min_blocks_per_sm=4), 4, 64, 80, "Use 3, or"),
+        (K0, SimtConfig(block_m=32, block_k=32, min_blocks_per_sm=4), 4, 128, 255, "Use 2"),
+        (K0, SimtConfig(block_m=128, block_n=128, block_k=32, min_blocks_per_sm=1), 1, 64, 80,
+         "Use another tile"),
+        (K1, Sm80MmaConfig(min_blocks_per_sm=3), 3, 80, 128, "Use 2"),
+        (K1, Sm80MmaConfig(block_m=64, min_blocks_per_sm=4), 4, 64, 80, "Use 3"),
+        (K1, Sm80MmaConfig(block_n=256), 2, 128, 255, "Use 1"),
+        (K2, Sm90TmaMmaConfig(block_n=64, min_blocks_per_sm=3), 3, 72, 96, "Use 2"),
+        (K2, Sm90TmaMmaConfig(block_k=128, num_stages=2), 2, 96, 168, "Use 1"),
+    ],
+)  # fmt: skip
+def test_a_tile_that_would_spill_is_refused(kernel, config, blocks, registers, least, mend):
+    (reason,) = violations(kernel, config, Variant(), SM90)
+    assert reason.startswith(f"min_blocks_per_sm: {blocks} blocks of {kernel.threads(config)} thr")
+    assert f"leave each {registers} registers on sm_90" in reason
+    assert f"takes {least} for {Variant()} without spills; got {blocks}" in reason
+    assert mend in reason
+
+
+def test_single_elements_and_blackwell_take_more_registers():
+    config = Sm80MmaConfig(block_m=64, min_blocks_per_sm=3)
+    assert violations(K1, config, Variant(), SM90) == []
+    assert violations(K1, config, Variant(), Arch(80)) == []
+    for variant, arch in (
+        (Variant(a_vector=False), SM90),
+        (Variant(b_vector=False), Arch(80)),
+        (Variant(), Arch(120)),
+    ):
+        (reason,) = violations(K1, config, variant, arch)
+        assert "takes 128 for" in reason
+
+
+def test_a_budget_of_registers_is_the_largest_that_keeps_the_blocks_resident():
+    for arch in (Arch(75), Arch(80), SM90, Arch(120)):
+        for threads in (32, 64, 128, 256, 288, 384, 512, 1024):
+            for blocks in (1, 2, 3, 4, 8):
+                budget = register_budget(threads, blocks, arch)
+                if budget:
+                    assert occupancy(budget, threads, 0, arch) >= blocks
+                if budget < 255:
+                    assert occupancy(budget + 1, threads, 0, arch) < blocks
+
+
 def test_all_broken_rules_are_listed_together():
     config = Sm80MmaConfig(block_m=48, block_n=96, block_k=24, num_stages=1, pad=4)
     reasons = "; ".join(violations(K1, config, Variant(in_dtype=K0.in_dtypes[2]), Arch(75)))
@@ -97,7 +144,7 @@ def test_config_of_another_kernel():
 
 
 def test_br065_shared_memory_depends_on_the_architecture():
-    config = Sm80MmaConfig(block_n=256, block_k=64, num_stages=3)
+    config = Sm80MmaConfig(block_n=256, block_k=64, num_stages=3, min_blocks_per_sm=1)
     assert violations(K1, config, Variant(), SM90) == []
     (reason,) = violations(K1, config, Variant(), Arch(120))
     assert "156672" in reason

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import gemmjit
-from gemmjit import env
+from gemmjit import build, env
+from gemmjit.errors import InvalidEnvironmentError, UnsupportedArchError
 
 PACKAGE = Path(gemmjit.__file__).parent
 
@@ -51,11 +52,35 @@ def test_values_are_stripped_and_read_anew(monkeypatch):
 @pytest.mark.parametrize(
     ("value", "flag"),
     [("1", True), ("true", True), ("Yes", True), ("ON", True), ("0", False), ("", False),
-     ("no", False), ("2", False)],
+     ("no", False), ("False", False), ("OFF", False), (" 1 ", True)],
 )  # fmt: skip
-def test_flags(monkeypatch, value, flag):
-    monkeypatch.setenv("GEMMJIT_CHECK", value)
-    assert env.flag("GEMMJIT_CHECK") is flag
+@pytest.mark.parametrize("name", [v.name for v in env.VARIABLES if v.is_switch])
+def test_flags(monkeypatch, name, value, flag):
+    monkeypatch.setenv(name, value)
+    assert env.flag(name) is flag
+
+
+@pytest.mark.parametrize("value", ["2", "y", "enable", "-1", "0.0"])
+def test_a_switch_that_is_neither_on_nor_off_is_an_error_and_not_off(monkeypatch, value):
+    monkeypatch.setenv("GEMMJIT_DISABLE_JIT", value)
+    build.clear_memory()  # what is in memory is not asked for
+    with pytest.raises(InvalidEnvironmentError) as caught:
+        gemmjit.compile("k0")
+    for part in ("GEMMJIT_DISABLE_JIT", "1, true, yes, on", repr(value), "unset it"):
+        assert part in str(caught.value)
+
+
+def test_the_switches_are_those_that_the_code_reads_as_such():
+    text = "".join(p.read_text(encoding="utf-8") for p in PACKAGE.rglob("*.py"))
+    read = set(re.findall(r'env\.flag\("(\w+)"\)', text))
+    assert read == {v.name for v in env.VARIABLES if v.is_switch}
+    chosen = set(re.findall(r'env\.choice\("(\w+)"\)', text))
+    assert chosen == {v.name for v in env.VARIABLES if v.values and not v.is_switch}
+
+
+def test_choices_do_not_mind_case(monkeypatch):
+    monkeypatch.setenv("GEMMJIT_EXECUTOR", " Emulator ")
+    assert env.choice("GEMMJIT_EXECUTOR") == "emulator"
 
 
 def test_unknown_variables_are_a_mistake_of_ours():
@@ -69,3 +94,6 @@ def test_default_architecture(monkeypatch):
     assert default_arch().name == "sm_90a"
     monkeypatch.setenv("GEMMJIT_ARCH", "86")
     assert default_arch().name == "sm_86"
+    monkeypatch.setenv("GEMMJIT_ARCH", "hopper")
+    with pytest.raises(UnsupportedArchError, match=r"GEMMJIT_ARCH: expected a name .*'hopper'"):
+        default_arch()

@@ -14,6 +14,7 @@ from gemmjit.errors import (
     GemmjitError,
     InvalidConfigError,
     InvalidDtypeError,
+    InvalidEnvironmentError,
     InvalidProblemError,
     UnsupportedArchError,
 )
@@ -247,13 +248,17 @@ def test_nothing_is_written_when_a_rule_is_broken():
 
 def test_executor_that_does_not_exist(monkeypatch):
     monkeypatch.setenv("GEMMJIT_EXECUTOR", "abacus")
-    with pytest.raises(InvalidProblemError, match=r"GEMMJIT_EXECUTOR: expected .*; got 'abacus'"):
+    with pytest.raises(
+        InvalidEnvironmentError, match=r"GEMMJIT_EXECUTOR: expected .*; got 'abacus'"
+    ):
         call()
 
 
 def test_architecture_that_does_not_exist(monkeypatch):
     monkeypatch.setenv("GEMMJIT_ARCH", "sm_61")
-    with pytest.raises(UnsupportedArchError, match=r"arch: expected one of .*sm_75.*; got 'sm_61'"):
+    with pytest.raises(
+        UnsupportedArchError, match=r"GEMMJIT_ARCH: expected one of .*sm_75.*; got 'sm_61'"
+    ):
         call()
 
 

@@ -1,0 +1,42 @@
+"""A small source and the compiler's answer to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from gemmjit.arch import Arch
+from gemmjit.compiler import (
+    get_compiler,
+    standard_options,
+)
+
+SCALE = """\
+#line 1 "kernels/scale.cu.j2"
+static __device__ float twice(float x) { return 2 * x; }
+extern "C" __global__ void __launch_bounds__(128) scale(float* x) {
+  __shared__ float tile[128];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = twice(tile[127 - threadIdx.x]);
+}
+"""
+
+
+def compiled(source: str = SCALE, target: str = "sm_90a", *extra: str):
+    arch = Arch.parse(target)
+    options = standard_options(arch, extra)
+    return get_compiler().compile(source, target=arch, name="scale", options=options)
+
+
+def run(program: str, *arguments: str, **variables: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

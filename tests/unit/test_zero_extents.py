@@ -1,0 +1,74 @@
+"""Problems with nothing to multiply, with every kernel asked for by its config."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gemmjit
+from gemmjit.errors import InvalidConfigError
+from gemmjit.kernels import KERNELS
+
+BF16 = ml_dtypes.bfloat16
+CONFIGS = [k.default_config for k in KERNELS.values()]
+ENDS = {"two groups": [3, 8], "empty groups": [0, 0], "no groups": []}
+
+
+@pytest.fixture(autouse=True)
+def _emulated(monkeypatch):
+    monkeypatch.setenv("GEMMJIT_EXECUTOR", "emulator")
+    monkeypatch.setenv("GEMMJIT_ARCH", "sm_90a")
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kernel)
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(("rows", "k", "n"), [(8, 0, 64), (8, 64, 0), (0, 64, 64), (0, 0, 0)])
+def test_fprop_without_rows_contraction_or_columns(config, ends, rows, k, n):
+    ends = [min(end, rows) for end in ends]
+    a, b = np.ones((rows, k), BF16), np.ones((len(ends), k, n), BF16)
+    got = gemmjit.grouped_mm(a, b, offs=np.array(ends, np.int32), config=config)
+    assert got.shape == (rows, n)
+    assert got.dtype == BF16
+    assert not got.astype(np.float32).any()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kernel)
+@pytest.mark.parametrize("ends", [[0, 0], []], ids=["empty groups", "no groups"])
+def test_fprop_whose_groups_are_all_empty_makes_zeros_of_its_tail(config, ends):
+    a, b = np.full((8, 64), np.nan, BF16), np.ones((len(ends), 64, 64), BF16)
+    got = gemmjit.grouped_mm(a, b, offs=np.array(ends, np.int32), config=config)
+    assert got.shape == (8, 64)
+    assert not got.astype(np.float32).any()
+    out = np.full((8, 64), 5, np.float32)
+    assert gemmjit.grouped_mm(a, b, offs=ends, config=config, out=out) is out
+    assert (out == 5).all()  # a caller's tail stays as it is
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.kernel != "k2"], ids=lambda c: c.kernel)
+@pytest.mark.parametrize(("rows", "ends"), [(0, [0, 0]), (8, [0, 0]), (8, []), (0, [])])
+def test_wgrad_of_empty_groups_is_zero(config, rows, ends):
+    x, dy = np.ones((rows, 64), BF16), np.ones((rows, 72), BF16)
+    got = gemmjit.grouped_mm(x.T, dy, offs=np.array(ends, np.int32), config=config)
+    assert got.shape == (len(ends), 64, 72)
+    assert not got.astype(np.float32).any()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kernel)
+def test_a_contraction_of_nothing_adds_nothing(config):
+    a, b = np.ones((8, 0), BF16), np.ones((2, 0, 64), BF16)
+    out = np.full((8, 64), 3, np.float32)
+    gemmjit.grouped_mm(a, b, offs=[3, 8], config=config, out=out, accumulate=True)
+    assert (out == 3).all()
+    gemmjit.grouped_mm(a, b, offs=[3, 6], config=config, out=out)
+    assert not out[:6].any()
+    assert (out[6:] == 3).all()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kernel)
+def test_a_tile_that_is_wrong_is_refused_all_the_same(config):
+    a, b = np.ones((8, 0), BF16), np.ones((2, 0, 64), BF16)
+    with pytest.raises(InvalidConfigError, match=f"block_k: {config.kernel} takes .*; got 7"):
+        gemmjit.grouped_mm(a, b, offs=[3, 8], config=replace(config, block_k=7))
