@@ -304,7 +304,7 @@ def test_the_manifest_of_the_documentation_is_one():
 
     page = Path(__file__).parents[2] / "docs" / "how-to" / "prewarm.md"
     text = page.read_text(encoding="utf-8")
-    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (example,) = re.findall(r"^```toml\n(.*?)```", text, re.DOTALL | re.MULTILINE)
     wanted = parse(example).wanted()
     assert {str(one.spec.target) for one in wanted} == {"sm_80", "sm_90a", "sm_100f", "sm_120f"}
     assert {one.spec.variant.form for one in wanted} == {"ragged_m", "ragged_k"}
