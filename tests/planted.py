@@ -7,14 +7,22 @@ left out, a count or a parity that is off by one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from gemmjit import SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig, Sm90WgmmaConfig
 from gemmjit.config import Config
+from gemmjit.templates import read_template
 
-K0_FILE = "kernels/simt_grouped_mm.cu.j2"
-K1_FILE = "kernels/sm80_mma_grouped_mm.cu.j2"
-K2_FILE = "kernels/sm90_tma_mma_grouped_mm.cu.j2"
-K3_FILE = "kernels/sm90_wgmma_grouped_mm.cu.j2"
+K0_FILES = ("kernels/simt_grouped_mm.cu.j2",)
+K1_FILES = ("kernels/sm80_mma_grouped_mm.cu.j2",)
+K2_FILES = ("kernels/sm90_tma_mma_grouped_mm.cu.j2",)
+K3_FILES = (
+    "kernels/sm90_wgmma_grouped_mm.cu.j2",
+    "core/wgmma_tiles.cuh",
+    "core/wgmma_load.cuh",
+    "core/wgmma_multiply.cuh",
+    "core/wgmma_store.cuh",
+)
 
 #: The smallest tiles that use everything a kernel has.
 TILES: dict[str, Config] = {
@@ -50,10 +58,10 @@ class Bug:
     ----------
     tile : str
         Key of `TILES`.
-    file : str
-        Template.
+    files : tuple of str
+        Templates of the kernel.
     old, new : str
-        Text that occurs exactly once, and what takes its place.
+        Text that occurs exactly once in them, and what takes its place.
     shows_as : tuple of str
         Error types, or `VALUES`; which one depends on where the bug meets the schedule.
     case : str
@@ -62,7 +70,7 @@ class Bug:
     """
 
     tile: str
-    file: str
+    files: tuple[str, ...]
     old: str
     new: str
     shows_as: tuple[str, ...]
@@ -70,10 +78,24 @@ class Bug:
 
 
 def _of(
-    file: str, tile: str, rows: dict[str, tuple[str, str, tuple[str, ...]]], case: str = "deep"
+    files: tuple[str, ...],
+    tile: str,
+    rows: dict[str, tuple[str, str, tuple[str, ...]]],
+    case: str = "deep",
 ) -> dict[str, Bug]:
     kernel = tile.split()[0]
-    return {f"{kernel}: {name}": Bug(tile, file, *row, case) for name, row in rows.items()}
+    return {f"{kernel}: {name}": Bug(tile, files, *row, case) for name, row in rows.items()}
+
+
+def plant(files: tuple[str, ...], old: str, new: str, directory: Path) -> None:
+    """Write a changed copy of the one template that has a text into an override directory."""
+    texts = {file: read_template(file) for file in files}
+    counts = {file: text.count(old) for file, text in texts.items()}
+    assert sum(counts.values()) == 1, f"templates have changed: {old!r} occurs in {counts}"
+    file = max(files, key=counts.__getitem__)
+    place = directory / file
+    place.parent.mkdir(parents=True)
+    place.write_text(texts[file].replace(old, new))
 
 
 _STAGE_FULL = "mbarrier_wait(full_barrier(base + STAGE_BARRIERS, stages), stages.parity);"
@@ -84,7 +106,7 @@ _STAGE_FREE = "if (lane == 0) mbarrier_arrive(empty_barrier(base + STAGE_BARRIER
 _READS_FENCED = "      fence_async_smem();\n"
 _FENCE_INIT = "    fence_mbarrier_init();\n"
 
-_K0 = _of(K0_FILE, "k0", case="flat", rows={
+_K0 = _of(K0_FILES, "k0", case="flat", rows={
     "no barrier before the slice is read": (
         "      __syncthreads();\n      if (k + BLOCK_K", "      if (k + BLOCK_K", (VALUES,),
     ),
@@ -93,7 +115,7 @@ _K0 = _of(K0_FILE, "k0", case="flat", rows={
     ),
 })  # fmt: skip
 
-_K1 = _of(K1_FILE, "k1", {
+_K1 = _of(K1_FILES, "k1", {
     "no wait for the copies": ("      cp_async_wait<NUM_STAGES - 2>();\n", "", (VALUES,)),
     "waits for one group too few": (
         "cp_async_wait<NUM_STAGES - 2>();", "cp_async_wait<NUM_STAGES - 1>();", (VALUES,),
@@ -123,13 +145,13 @@ _K1 = _of(K1_FILE, "k1", {
         "const bool exists = outer < outer_valid && bytes > 0;", "const bool exists = bytes > 0;",
         (MEMORY,),
     ),
-}) | _of(K1_FILE, "k1 fragments", {
+}) | _of(K1_FILES, "k1 fragments", {
     "fragments are loaded into the buffer in use": (
         "load_fragments(f[(s + 1) & 1],", "load_fragments(f[s & 1],", (VALUES,),
     ),
 })  # fmt: skip
 
-_K2 = _of(K2_FILE, "k2", {
+_K2 = _of(K2_FILES, "k2", {
     "no wait for a full stage": (_STAGE_FULL, ";", (VALUES, RACE)),
     "no wait for an empty stage": (_STAGE_EMPTY, ";", (VALUES, RACE, BARRIER, LOCK)),
     "announces too few bytes": (
@@ -181,7 +203,7 @@ _K2 = _of(K2_FILE, "k2", {
         "mask(swizzle_mask<SWIZZLE>(row))", "mask(0)", (VALUES,),
     ),
     "the wrong group's B": ("full, x, y, tile.group);", "full, x, y, 0);", (VALUES,)),
-}) | _of(K2_FILE, "k2", case="flat", rows={
+}) | _of(K2_FILES, "k2", case="flat", rows={
     "no wait for a full slot": (_SLOT_FULL, ";", (VALUES, RACE, LOCK, BARRIER)),
     "no wait for an empty slot": (_SLOT_EMPTY, ";", (VALUES, RACE, LOCK, BARRIER)),
     "one arrival too few for an empty slot": (
@@ -199,7 +221,7 @@ _K2 = _of(K2_FILE, "k2", {
         "    if (lane == 0) mbarrier_arrive(empty_barrier(base + SLOT_BARRIERS, slots));\n"
         "    const int k_count = slot(slots)->w;\n", (VALUES, RACE, LOCK, BARRIER),
     ),
-}) | _of(K2_FILE, "k2 unswizzled", {
+}) | _of(K2_FILES, "k2 unswizzled", {
     "no fence behind the reads of a stage without a swizzle": (_READS_FENCED, "", (RACE,)),
     "a stage reused at once": (
         "        load_stage(base, stages, map_a, map_b, tile, k);\n        stages.advance();",
@@ -216,7 +238,7 @@ _FREE_LATE = (
     "mbarrier_arrive(empty_barrier(barriers, previous));\n"
 )
 
-_K3 = _of(K3_FILE, "k3 cooperative", {
+_K3 = _of(K3_FILES, "k3 cooperative", {
     "no wait for a full stage": (_FULL, "", (VALUES, RACE)),
     "no wait for an empty stage": (_STAGE_EMPTY, ";", (VALUES, RACE, BARRIER, LOCK)),
     "announces too few bytes": (
@@ -267,7 +289,7 @@ _K3 = _of(K3_FILE, "k3 cooperative", {
         "FORM == FORM_RAGGED_M ? ROWS - rows : row0,", "FORM == FORM_RAGGED_M ? 0 : row0,",
         (VALUES,),
     ),
-}) | _of(K3_FILE, "k3 cooperative", case="flat", rows={
+}) | _of(K3_FILES, "k3 cooperative", case="flat", rows={
     "no wait for a full slot": (
         f"  {_SLOT_FULL}\n  return *slot_at(slots);", "  return *slot_at(slots);",
         (VALUES, RACE, LOCK, BARRIER, MEMORY, ENDLESS),
@@ -276,11 +298,11 @@ _K3 = _of(K3_FILE, "k3 cooperative", {
     "one arrival too few for an empty slot": (
         "1 + 4 * CONSUMERS);", "4 * CONSUMERS);", (VALUES, RACE, LOCK, BARRIER),
     ),
-}) | _of(K3_FILE, "k3 pingpong", case="flat", rows={
+}) | _of(K3_FILES, "k3 pingpong", case="flat", rows={
     "the turn is handed on past a late warp": (
         "  if (PINGPONG && k_tiles == 0) sync_consumer(consumer);\n", "", (LOCK,),
     ),
-}) | _of(K3_FILE, "k3 pingpong", {
+}) | _of(K3_FILES, "k3 pingpong", {
     "no wait for the own turn": (_TURN, "", (VALUES, RACE, LOCK, BARRIER)),
     "wrong parity of the turn": (
         _TURN, _TURN.replace("& 1)", "& 1 ^ 1)"), (VALUES, RACE, LOCK, BARRIER),
@@ -302,14 +324,14 @@ _K3 = _of(K3_FILE, "k3 cooperative", {
     "one barrier for both consumers": (
         '"r"(1 + consumer)', '"r"(1)', (VALUES, RACE, LOCK, BARRIER),
     ),
-}) | _of(K3_FILE, "k3 wide", {
+}) | _of(K3_FILES, "k3 wide", {
     "a box is overwritten while its store reads it": (
         "    if (leader) bulk_wait_read<STORE_BOXES - 1>();\n", "", (VALUES, RACE),
     ),
     "no barrier behind that wait": (
         "    sync_consumer(consumer);\n    const u32 to", "    const u32 to", (VALUES, RACE),
     ),
-}) | _of(K3_FILE, "k3 tall", {
+}) | _of(K3_FILES, "k3 tall", {
     "two boxes, and a wait for one": (
         "bulk_wait_read<STORE_BOXES - 1>();", "bulk_wait_read<STORE_BOXES>();", (VALUES, RACE),
     ),

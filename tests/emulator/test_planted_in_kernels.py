@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from planted import BUGS, RACE, TILES, VALUES, Bug
+from planted import BUGS, RACE, TILES, VALUES, plant
 
 import gemmjit
 from gemmjit.config import Config
@@ -82,21 +81,10 @@ def _target(monkeypatch):
     monkeypatch.setenv("GEMMJIT_ARCH", "sm_90a")
 
 
-def plant(bug: Bug, directory: Path) -> None:
-    """Write the changed template."""
-    text = gemmjit.templates.read_template(bug.file)
-    assert text.count(bug.old) == 1, (
-        f"{bug.file} has changed: {bug.old!r} occurs {text.count(bug.old)} times in it"
-    )
-    place = directory / bug.file
-    place.parent.mkdir(parents=True)
-    place.write_text(text.replace(bug.old, bug.new))
-
-
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(tmp_path, name):
     bug = BUGS[name]
-    plant(bug, tmp_path)
+    plant(bug.files, bug.old, bug.new, tmp_path)
     with gemmjit.templates.override(tmp_path):
         for policy, seed in RUNS:
             found = verdict(TILES[bug.tile], policy, seed, bug.case)
@@ -112,7 +100,7 @@ def test_a_planted_bug_is_found(tmp_path, name):
 def test_reads_without_a_fence_are_found_by_every_policy(tmp_path, name, policy):
     """No order of events need show them: on hardware they were lost, here values stay right."""
     bug = BUGS[name]
-    plant(bug, tmp_path)
+    plant(bug.files, bug.old, bug.new, tmp_path)
     with gemmjit.templates.override(tmp_path):
         found = verdict(TILES[bug.tile], policy, 0)
         assert found.startswith(f"{RACE}: an asynchronous write is issued to shared offset")

@@ -1,0 +1,34 @@
+// The scheduling warp of k3, and the slots through which it hands tiles to the other warps.
+
+// Tiles as the scheduling warp hands them over.
+struct alignas(32) Slot {
+  int group, m0, n0, m_valid;
+  int k0, k_count;   // where the contraction begins, and its length
+};
+
+__device__ __forceinline__ Slot* slot_at(const SlotRing& ring) {
+  return reinterpret_cast<Slot*>(smem + SLOTS) + ring.place;
+}
+
+__device__ __forceinline__ void schedule(const Arguments& args, u32 base, int lane) {
+  Scheduler scheduler(args);
+  SlotRing slots;
+  for (bool more = true; more;) {
+    Tile tile{};
+    more = scheduler.next(args, tile);
+    if (lane == 0) {
+      const int k_count = SHAPE_K != 0 && tile.k1 != 0 ? SHAPE_K : tile.k1 - tile.k0;
+      mbarrier_wait(empty_barrier(base + SLOT_BARRIERS, slots), slots.parity ^ 1);
+      *slot_at(slots) = {tile.group, tile.m0, tile.n0, more ? tile.m_valid : 0, tile.k0, k_count};
+      mbarrier_arrive(full_barrier(base + SLOT_BARRIERS, slots));
+      slots.advance();
+    }
+    __syncwarp();
+  }
+}
+
+// Waits for the next tile and copies it out; the caller frees the slot.
+__device__ __forceinline__ Slot next_slot(u32 base, const SlotRing& slots) {
+  mbarrier_wait(full_barrier(base + SLOT_BARRIERS, slots), slots.parity);
+  return *slot_at(slots);
+}
