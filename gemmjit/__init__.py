@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Sm90TmaMmaConfig,
         Sm90WgmmaConfig,
     )
+    from gemmjit.epilogue import Epilogue, RowScale, SwiGLU
     from gemmjit.offsets import check_offsets
     from gemmjit.ops.grouped_mm import grouped_mm
     from gemmjit.ops.toolkit import compile, prepare, render
@@ -34,11 +35,14 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "CompiledKernel": "gemmjit.build",
     "Config": "gemmjit.config",
+    "Epilogue": "gemmjit.epilogue",
     "Problem": "gemmjit.problem",
+    "RowScale": "gemmjit.epilogue",
     "SimtConfig": "gemmjit.config",
     "Sm80MmaConfig": "gemmjit.config",
     "Sm90TmaMmaConfig": "gemmjit.config",
     "Sm90WgmmaConfig": "gemmjit.config",
+    "SwiGLU": "gemmjit.epilogue",
     "check_offsets": "gemmjit.offsets",
     "compile": "gemmjit.ops.toolkit",
     "grouped_mm": "gemmjit.ops.grouped_mm",
@@ -50,11 +54,14 @@ _MODULES = ("errors", "offsets", "schedule", "templates", "workloads")
 __all__ = [
     "CompiledKernel",
     "Config",
+    "Epilogue",
     "Problem",
+    "RowScale",
     "SimtConfig",
     "Sm80MmaConfig",
     "Sm90TmaMmaConfig",
     "Sm90WgmmaConfig",
+    "SwiGLU",
     "__version__",
     "check_offsets",
     "compile",

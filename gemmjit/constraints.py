@@ -23,7 +23,7 @@ from gemmjit.occupancy import register_budget
 from gemmjit.problem import Problem
 from gemmjit.tensormap import violations as tensor_map_violations
 from gemmjit.variant import Schedule
-from gemmjit.variant_rules import variant_reasons
+from gemmjit.variant_rules import tile_reasons, variant_reasons
 
 __all__ = ["map_violations", "require", "variant_for", "violations"]
 
@@ -80,6 +80,7 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
         names = ", ".join(repr(s) for s in get_args(DeviceSchedule))
         reasons.append(f"schedule: expected one of {names}; got {config.schedule!r}")
     reasons += _ROWS[type(config)](config)
+    reasons += tile_reasons(kernel, config, variant)
     if reasons:
         return reasons
     threads = kernel.threads(config)
@@ -178,6 +179,13 @@ def variant_for(problem: Problem, kernel: Kernel, config: Config) -> Variant:
         and s.bg % elements == 0
         and problem.b_alignment % vector_bytes == 0
         and (ragged_m or not b_k_major)
+        # Of split halves in an N-major B the second begins at a vector too.
+        and (
+            kernel.loads_by_tma  # in boxes, which begin at any column
+            or b_k_major
+            or problem.chain.gate != "split"
+            or problem.columns % elements == 0
+        )
     )
     d_paired = (
         s.dn == 1

@@ -12,8 +12,9 @@ from math import gcd
 from typing import NamedTuple
 
 from gemmjit.dtypes import BF16, DType, dtype_of
+from gemmjit.epilogue import Chain, chain_of
 from gemmjit.errors import InvalidProblemError
-from gemmjit.variant import Epilogue, Form, Schedule
+from gemmjit.variant import Form, Schedule
 
 __all__ = ["MAX_ALIGNMENT", "Problem", "Strides", "pointer_alignment"]
 
@@ -50,7 +51,7 @@ class Problem:
     m : int
         Rows of each group's result in the ragged-K form; equal to `rows` otherwise.
     n : int
-        Columns of the result.
+        Columns of the product; of the result too, unless the epilogue folds them.
     k : int
         Length of the contraction in the ragged-M form; equal to `rows` otherwise.
     in_dtype, out_dtype : DType
@@ -61,8 +62,10 @@ class Problem:
         Largest power of two, at most 16, that divides each base pointer, in bytes.
     schedule : {"list", "scan"}
         Whether the offsets are known on the host (list) or only on the device (scan).
-    epilogue : {"store", "accumulate"}
-        Overwrite the result, or add to it.
+    epilogue : str
+        Name of a chain of steps; see `gemmjit.epilogue`.
+    operand_strides : tuple of tuple of int
+        Strides of what each step with an operand reads, in the order of the steps; in elements.
     zero_tail : bool
         Whether rows behind the last group become zeros or stay untouched.
     """
@@ -80,7 +83,8 @@ class Problem:
     b_alignment: int = MAX_ALIGNMENT
     d_alignment: int = MAX_ALIGNMENT
     schedule: Schedule = "scan"
-    epilogue: Epilogue = "store"
+    epilogue: str = "store"
+    operand_strides: tuple[tuple[int, ...], ...] = ()
     zero_tail: bool = True
 
     @classmethod
@@ -97,7 +101,7 @@ class Problem:
         a_k_major: bool | None = None,
         b_k_major: bool = False,
         schedule: Schedule = "scan",
-        epilogue: Epilogue = "store",
+        epilogue: str = "store",
     ) -> Problem:
         """Describe a call on aligned arrays without gaps.
 
@@ -118,11 +122,20 @@ class Problem:
         Raises
         ------
         InvalidProblemError
-            If a size is negative.
+            If a size is negative, or n is odd where two columns make one of the result.
+        InvalidConfigError
+            If there is no such epilogue.
         """
+        chain = chain_of(epilogue)
         for name, size in (("num_groups", num_groups), ("rows", rows), ("n", n), ("k", k)):
             if size < 0:
                 raise InvalidProblemError(f"{name}: expected a number >= 0; got {size}")
+        if n % chain.folds:
+            raise InvalidProblemError(
+                f"n: expected a multiple of {chain.folds} for {epilogue}; got {n}. A gate and its "
+                "factor make one column of the result"
+            )
+        columns = n // chain.folds
         in_dtype = dtype_of(dtype)
         if a_k_major is None:
             a_k_major = form == "ragged_m"
@@ -144,13 +157,28 @@ class Problem:
                 bg=contraction * n if form == "ragged_m" and num_groups > 1 else 0,
                 bk=bk if contraction > 1 else 0,
                 bn=bn if n > 1 else 0,
-                dg=m * n if form == "ragged_k" and num_groups > 1 else 0,
-                dm=n if m > 1 else 0,
-                dn=1 if n > 1 else 0,
+                dg=m * columns if form == "ragged_k" and num_groups > 1 else 0,
+                dm=columns if m > 1 else 0,
+                dn=1 if columns > 1 else 0,
             ),
             schedule=schedule,
             epilogue=epilogue,
+            operand_strides=tuple(
+                (n, 1) if len(step.kind.operand.dims) == 2 else (1,)
+                for step in chain.operands
+                if step.kind.operand is not None
+            ),
         )
+
+    @property
+    def chain(self) -> Chain:
+        """The steps of the epilogue."""
+        return chain_of(self.epilogue)
+
+    @property
+    def columns(self) -> int:
+        """Columns of the result."""
+        return self.n // self.chain.folds
 
     @property
     def flops(self) -> int:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from gemmjit.dtypes import BF16, DType, dtype_of
+from gemmjit.epilogue import Chain, chain_of
 from gemmjit.errors import InvalidConfigError
 
-__all__ = ["MAX_SHAPE", "Epilogue", "Form", "Schedule", "Variant"]
+__all__ = ["MAX_SHAPE", "Form", "Schedule", "Variant"]
 
 #: Largest extent of an operand: kernels count in 32 bits, and round up to whole tiles.
 MAX_SHAPE = 2**31 - 1024
 
 Form = Literal["ragged_m", "ragged_k"]
 Schedule = Literal["list", "scan", "compact"]
-Epilogue = Literal["store", "accumulate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,9 @@ class Variant:
         k3: whether the result is stored by TMA.
     schedule : {"list", "scan", "compact"}
         Tile list from the host, offsets walked by the kernel, or tile list from another kernel.
-    epilogue : {"store", "accumulate"}
-        Overwrite the result, or add to it.
+    epilogue : str
+        Name of a chain of steps, as in ``bias+swiglu_split+row_scale``; see `gemmjit.epilogue`.
+        ``store`` for none, ``accumulate`` to add to the result.
     shape_n, shape_k : int
         N and K compiled in, or 0.
     """
@@ -61,9 +62,14 @@ class Variant:
     b_blocked: bool = False
     d_by_tma: bool = False
     schedule: Schedule = "scan"
-    epilogue: Epilogue = "store"
+    epilogue: str = "store"
     shape_n: int = 0
     shape_k: int = 0
+
+    @property
+    def chain(self) -> Chain:
+        """The steps of the epilogue."""
+        return chain_of(self.epilogue)
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields as a JSON-compatible mapping."""
@@ -105,6 +111,10 @@ class Variant:
             if value not in allowed or type(value) is not type(allowed[0]):
                 names = ", ".join(map(str, allowed))
                 reasons.append(f"{name} must be one of {names}; got {value!r}")
+        try:
+            chain_of(self.epilogue)
+        except InvalidConfigError as error:
+            reasons.append(str(error))
         for name in ("in_dtype", "out_dtype"):
             if not isinstance(getattr(self, name), DType):
                 reasons.append(f"{name} must be an element type; got {getattr(self, name)!r}")
@@ -124,7 +134,7 @@ class Variant:
         d = self.out_dtype.short + ("" if self.d_paired else "x1") + ("t" if self.d_by_tma else "")
         parts = [self.form.replace("ragged_", "r"), self.in_dtype.short, a + b, d, self.schedule]
         if self.epilogue != "store":
-            parts.append(self.epilogue[:3])
+            parts.append(self.epilogue.replace("accumulate", "acc").replace("+", "_"))
         if self.shape_n or self.shape_k:
             parts.append(f"n{self.shape_n}k{self.shape_k}")
         return "_".join(parts)
@@ -133,7 +143,6 @@ class Variant:
 _CHOICES: dict[str, tuple[object, ...]] = {
     "form": get_args(Form),
     "schedule": get_args(Schedule),
-    "epilogue": get_args(Epilogue),
     **{
         name: (False, True)
         for name in (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gemmjit.config import Config
 from gemmjit.kernels import Kernel, Variant
 
-__all__ = ["variant_reasons"]
+__all__ = ["tile_reasons", "variant_reasons"]
 
 
 def variant_reasons(kernel: Kernel, variant: Variant) -> list[str]:
@@ -28,7 +29,55 @@ def _form_reasons(kernel: Kernel, variant: Variant) -> list[str]:
             f"shape_k: the contraction of ragged_k differs from group to group, expected 0; "
             f"got {variant.shape_k}"
         )
+    return reasons + _epilogue_reasons(kernel, variant)
+
+
+def _epilogue_reasons(kernel: Kernel, variant: Variant) -> list[str]:
+    """Return which steps of the epilogue there are not."""
+    reasons = []
+    steps = variant.chain.keywords
+    if variant.form == "ragged_k" and set(steps) - {"accumulate"}:
+        reasons.append(
+            f"epilogue: ragged_k (wgrad) takes store or accumulate; got {variant.epilogue}"
+        )
+    missing = [step for step in steps if step not in kernel.epilogues]
+    if missing:
+        reasons.append(
+            f"epilogue: {kernel.name} has {', '.join(kernel.epilogues)}; got {', '.join(missing)}"
+        )
+    if variant.shape_n % variant.chain.folds:
+        reasons.append(
+            f"shape_n: expected a multiple of {variant.chain.folds} for {variant.epilogue}; "
+            f"got {variant.shape_n}"
+        )
     return reasons
+
+
+def tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> list[str]:
+    """Return why a tile does not go together with an epilogue.
+
+    Half of its columns are gates and half their factors. In an N-major B both come as TMA boxes of
+    128 bytes, and half a tile is a whole number of them. The pointers of a bias would be spilled in
+    the main loop of k2's largest tile if two blocks had to share a multiprocessor.
+    """
+    if (
+        kernel.name == "k2"
+        and "bias" in variant.chain.keywords
+        and config.min_blocks_per_sm > 1
+        and config.block_m * config.block_n >= 128 * 128
+    ):
+        return [
+            f"min_blocks_per_sm: k2 with a bias takes 1 for a tile of {config.block_m} x "
+            f"{config.block_n}, more would spill; got {config.min_blocks_per_sm}"
+        ]
+    if kernel.loads_by_tma and variant.chain.gate == "split" and not variant.b_k_major:
+        box = 128 // variant.in_dtype.itemsize
+        if config.block_n // 2 % box:
+            return [
+                f"block_n: {kernel.name} with swiglu_split and an N-major mat_b takes a multiple "
+                f"of {2 * box}; got {config.block_n}"
+            ]
+    return []
 
 
 def _trait_reasons(kernel: Kernel, variant: Variant) -> list[str]:
@@ -42,7 +91,7 @@ def _trait_reasons(kernel: Kernel, variant: Variant) -> list[str]:
         reasons.append("a_blocked: expected an M-major mat_a; got a K-major one")
     if variant.b_blocked and variant.b_k_major:
         reasons.append("b_blocked: expected an N-major mat_b; got a K-major one")
-    if variant.d_by_tma and (variant.out_dtype.bits != 16 or variant.epilogue != "store"):
+    if variant.d_by_tma and (variant.out_dtype.bits != 16 or variant.chain.accumulates):
         reasons.append(
             "d_by_tma: expected results of 16 bits that are stored; "
             f"got {variant.out_dtype}, {variant.epilogue}"

@@ -12,11 +12,19 @@ C_TYPES = {"int": ctypes.c_int32, "i64": ctypes.c_int64}
 
 def struct_of(name: str, *files: str) -> type[ctypes.Structure]:
     """Return a struct of the templates as ctypes lays it out."""
-    text = "".join(templates.read_template(f) for f in files)
-    body = re.search(rf"struct {name} {{\n(.*?)\n}};", text, re.DOTALL)
+    return struct_in(name, "".join(templates.read_template(f) for f in files))
+
+
+def struct_in(name: str, text: str) -> type[ctypes.Structure]:
+    """Return a struct of CUDA source, its base first; functions and constants are no fields."""
+    text = re.sub(r"#line.*\n", "", text)
+    body = re.search(rf"struct {name}(?: : (\w+))? {{\n(.*?)\n?}};", text, re.DOTALL)
     assert body, f"no struct {name}"
     fields = []
-    for line in re.sub(r"//.*", "", body[1]).split(";"):
+    if body[1] and f"struct {body[1]} " in text:
+        fields += [("base", struct_in(body[1], text))]
+    plain = re.split(r"\n *(?:static|__device__)", body[2])[0]
+    for line in re.sub(r"//.*", "", plain).split(";"):
         declaration = line.strip()
         if not declaration:
             continue
@@ -26,6 +34,6 @@ def struct_of(name: str, *files: str) -> type[ctypes.Structure]:
         elif kind in C_TYPES:
             ctype = C_TYPES[kind]
         else:
-            ctype = struct_of(kind, *files)
+            ctype = struct_in(kind, text)
         fields += [(n.strip(), ctype) for n in names.split(",")]
     return type(name, (ctypes.Structure,), {"_fields_": fields})

@@ -118,13 +118,15 @@ class Workload:
         elements = rows * (case.k + case.n) + case.num_groups * case.k * case.n
         return elements * self.dtype.itemsize
 
-    def problem(self, layout: str = "nn") -> Problem:
+    def problem(self, layout: str = "nn", epilogue: str = "store") -> Problem:
         """Return the problem that a call has, with device offsets.
 
         Parameters
         ----------
         layout : {"nn", "nt"}
             Whether the columns or the contraction of the weights are contiguous.
+        epilogue : str
+            Name of a chain of steps; see `gemmjit.epilogue`. Not for wgrad.
         """
         rows = self.case.rows + self.case.spare_rows
         if self.form == "wgrad":
@@ -143,6 +145,7 @@ class Workload:
             k=self.contraction,
             dtype=self.dtype,
             b_k_major=layout == "nt",
+            epilogue=epilogue,
         )
 
 

@@ -233,6 +233,7 @@ def _verify_output(
         entrant.contender.layout,
         prepared.dtype,
         times if prepared.accumulates else 1,
+        prepared.finish,
     )
 
 

@@ -33,6 +33,11 @@ _SUBCOMMANDS: dict[str, tuple[str, _Declare, _Run]] = {
         timing.declare_scheduling,
         timing.run_scheduling_command,
     ),
+    "epilogues": (
+        "what each epilogue costs over the plain store",
+        timing.declare_epilogues,
+        timing.run_epilogues_command,
+    ),
     "host": (
         "what a call costs the host, and the first one",
         tools.declare_host,

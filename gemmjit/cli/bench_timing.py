@@ -1,4 +1,4 @@
-"""``gemmjit bench grouped``, ``ladder`` and ``scheduling``: contenders against each other."""
+"""``gemmjit bench``: the subcommands that time contenders against each other."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from gemmjit.cli.bench_common import (
     say_drawn,
     write_record,
 )
+from gemmjit.errors import InvalidProblemError
 
 __all__ = [
+    "declare_epilogues",
     "declare_grouped",
     "declare_ladder",
     "declare_scheduling",
+    "run_epilogues_command",
     "run_grouped_command",
     "run_ladder_command",
     "run_scheduling_command",
@@ -193,3 +196,55 @@ def run_scheduling_command(arguments: argparse.Namespace) -> int:
     )
     print(grouped_table(results))
     return 0 if is_complete(results, "default") else 1
+
+
+def declare_epilogues(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``gemmjit bench epilogues``."""
+    from gemmjit.bench.epilogues import EPILOGUES
+
+    parser.add_argument("--case", default="seed1-16k-s0", help="as for grouped (seed1-16k-s0)")
+    parser.add_argument("--form", default="fprop", help="fprop, dgrad (default: fprop)")
+    parser.add_argument(
+        "--epilogues",
+        default=",".join(EPILOGUES),
+        help=f"names of chains beside store (default: {', '.join(EPILOGUES)})",
+    )
+    parser.add_argument("--layout", default="nn,nt", help="of the weights: nn, nt or both")
+    parser.add_argument("--kernel", help="kernel whose default tile is used (default: the choice)")
+    add_timing(parser)
+
+
+def run_epilogues_command(arguments: argparse.Namespace) -> int:
+    """Run ``gemmjit bench epilogues``; 1 if an epilogue is missing in a cell."""
+    from gemmjit.bench.cases import Workload
+    from gemmjit.bench.epilogues import run_epilogues
+    from gemmjit.bench.report import grouped_table
+    from gemmjit.dtypes import dtype_of
+    from gemmjit.epilogue import chain_of
+
+    dtype = dtype_of(arguments.dtype)
+    forms = passes_of(names_of(arguments.form))
+    names = [chain_of(name).name for name in names_of(arguments.epilogues)]
+    for name in names:
+        if chain_of(name).accumulates:
+            raise InvalidProblemError(
+                f"epilogues: expected chains that store; got {name}. Leave accumulate out"
+            )
+    if "wgrad" in forms:
+        raise InvalidProblemError("form: expected fprop or dgrad, which have epilogues; got wgrad")
+    workloads = [
+        Workload(case_of(name), form, dtype) for name in names_of(arguments.case) for form in forms
+    ]
+    layouts = names_of(arguments.layout)
+    bench = open_run(arguments, len(workloads) * len(layouts))
+    record = {**origin_of(arguments, bench), "kind": "epilogues", "results": []}
+
+    def keep(result: dict[str, Any]) -> None:
+        record["results"].append(result)
+        write_record(arguments, record)
+
+    results = run_epilogues(
+        bench, workloads, keep, epilogues=names, layouts=layouts, config=arguments.kernel
+    )
+    print(grouped_table(results))
+    return 0 if all(is_complete(results, name) for name in ("store", *names)) else 1

@@ -16,6 +16,7 @@ from gemmjit.cli.emulated_case import EmulatedCase, group_sizes, make_case
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.emulator import Report, Trace, emulating
 from gemmjit.emulator.async_engine import POLICIES
+from gemmjit.epilogue import RowScale
 from gemmjit.kernels import kernel as find_kernel
 from gemmjit.ops.dispatch import default_arch, spec_for
 from gemmjit.ops.toolkit import LaunchableKernel
@@ -116,7 +117,15 @@ def run(arguments: argparse.Namespace) -> int:
         )
         if trace is not None:  # of a fault too
             stack.callback(trace.write, Path(arguments.trace))
-        result = launchable.launch(case.mat_a, case.mat_b, offs=case.offs, out=case.start)
+        scale = case.read.get("row_scale")
+        result = launchable.launch(
+            case.mat_a,
+            case.mat_b,
+            offs=case.offs,
+            bias=case.read.get("bias"),
+            out=case.start,
+            epilogue=None if scale is None else RowScale(scale),
+        )
     facts = {
         "kernel": launchable.name,
         "entry": launchable.entry,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.dtypes import DType
+from gemmjit.dtypes import F32, DType
+from gemmjit.epilogue import Bias, Step
 from gemmjit.errors import InvalidProblemError
 from gemmjit.problem import Problem
 from gemmjit.workloads import power_law
@@ -46,6 +48,8 @@ class EmulatedCase:
         An array stands for offsets on the device, a list for offsets on the host.
     start : numpy.ndarray or None
         What `out` holds before the call, if the result is added to it.
+    read : dict of str to numpy.ndarray
+        What the steps of the epilogue read, by their keywords.
     expected : numpy.ndarray of float64
         The product, rounded once to the result's type.
     """
@@ -56,6 +60,7 @@ class EmulatedCase:
     mat_b: Array
     offs: Array | list[int]
     start: Array | None
+    read: dict[str, Array]
     expected: npt.NDArray[np.float64]
 
     def compare(self, result: Array) -> dict[str, Any]:
@@ -128,6 +133,11 @@ def make_case(
         form,  # type: ignore[arg-type]
         num_groups=len(sizes), rows=rows, n=numbers["n"], k=numbers["k"], **values,
     )  # fmt: skip
+    if problem.chain.gate or "strided" in problem.epilogue:
+        raise InvalidProblemError(
+            f"problem: epilogue: expected bias, row_scale, accumulate; got {problem.epilogue}. The "
+            "result is compared for equality, of contiguous operands, and SiLU is approximate"
+        )
     return _filled(problem, sizes, seed)
 
 
@@ -153,7 +163,14 @@ def _filled(problem: Problem, sizes: tuple[int, ...], seed: int) -> EmulatedCase
             part = slice(end - sizes[group], end)
             product[group] = a[:, part] @ b[part]
         a[:, used:], b[used:] = np.nan, np.nan
-    start = whole(*product.shape) if p.epilogue == "accumulate" else None
+    read = {step.kind.keyword: _read(step, p, whole) for step in p.chain.operands}
+    if "bias" in read:
+        groups = np.repeat(np.arange(p.num_groups), sizes)
+        product[:used] += read["bias"][groups]
+    if "row_scale" in read:
+        product[:used] *= read["row_scale"][:used, None].astype(np.float64)
+        read["row_scale"][used:] = np.nan
+    start = whole(*product.shape) if p.chain.accumulates else None
     if start is not None:
         product += start
     return EmulatedCase(
@@ -163,8 +180,16 @@ def _filled(problem: Problem, sizes: tuple[int, ...], seed: int) -> EmulatedCase
         mat_b=_laid(b, p.in_dtype, last=p.strides.bn == 1 or p.strides.bk != 1),
         offs=ends.tolist() if p.schedule == "list" else ends,
         start=None if start is None else start.astype(p.out_dtype.numpy),
+        read=read,
         expected=product.astype(p.out_dtype.numpy).astype(np.float64),
     )
+
+
+def _read(step: Step, problem: Problem, whole: Callable[..., npt.NDArray[np.float64]]) -> Array:
+    """Return whole numbers for a step to read."""
+    shape = (problem.num_groups, problem.n) if step.kind is Bias else (problem.rows,)
+    dtype = F32 if step.option.startswith("f32") else problem.in_dtype
+    return whole(*shape).astype(dtype.numpy)
 
 
 def _laid(values: npt.NDArray[np.float64], dtype: DType, last: bool) -> Array:

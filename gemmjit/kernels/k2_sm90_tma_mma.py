@@ -7,6 +7,7 @@ from typing import ClassVar
 from gemmjit.arch import Arch
 from gemmjit.config import Config, Sm90TmaMmaConfig
 from gemmjit.dtypes import BF16, F16, F32, DType
+from gemmjit.kernels.halves import halves_map
 from gemmjit.kernels.kernel import Kernel, OperandMap, tma_stride
 from gemmjit.problem import Problem
 from gemmjit.tensormap import L2Promotion, Swizzle, TensorMap, element_type_of
@@ -58,7 +59,8 @@ class K2(Kernel):
         elements = (config.block_m + config.block_n) * config.block_k
         stage = elements * variant.in_dtype.itemsize
         barriers = 2 * _BARRIER_BYTES
-        return config.num_stages * (stage + barriers) + _TILE_SLOTS * (_SLOT_BYTES + barriers)
+        slot = _SLOT_BYTES * (2 if variant.chain.operands else 1)  # with the group, or without
+        return config.num_stages * (stage + barriers) + _TILE_SLOTS * (slot + barriers)
 
     def static_smem_bytes(self, config: Config, variant: Variant) -> int:
         """Return 0: all shared memory is dynamic."""
@@ -113,7 +115,8 @@ class K2(Kernel):
             box=(panel, rows, 1),
             **common,  # type: ignore[arg-type]
         )
-        return (OperandMap("mat_a", map_a), OperandMap("mat_b", map_b))
+        halves = halves_map(problem, b_k_major, config.block_n, panel * itemsize, config.swizzle)
+        return (OperandMap("mat_a", map_a), OperandMap("mat_b", halves or map_b))
 
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the tiles of k2: three and two stages, and lower tiles."""

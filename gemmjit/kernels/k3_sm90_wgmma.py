@@ -8,6 +8,7 @@ from typing import ClassVar
 from gemmjit.arch import Arch
 from gemmjit.config import Config, Sm90WgmmaConfig
 from gemmjit.dtypes import BF16, F16, F32, DType
+from gemmjit.kernels.halves import halves_map
 from gemmjit.kernels.kernel import Kernel, OperandMap, tma_stride
 from gemmjit.occupancy import registers_at_entry
 from gemmjit.problem import Problem
@@ -101,10 +102,10 @@ class K3(Kernel):
         itemsize = problem.out_dtype.itemsize
         return {
             "a_blocked": s.ak != 1 and problem.form == "ragged_k" and problem.m % 64 == 0,
-            "b_blocked": s.bk != 1 and problem.n % 64 == 0,
+            "b_blocked": s.bk != 1 and problem.n % 64 == 0 and problem.chain.gate != "split",
             "d_by_tma": (
                 itemsize == 2
-                and problem.epilogue == "store"
+                and not problem.chain.accumulates
                 and s.dn == 1
                 and s.dm >= 0
                 and s.dm * itemsize % 16 == 0
@@ -160,6 +161,9 @@ class K3(Kernel):
             dims = (64, problem.k, problem.n // 64, problem.num_groups)
             strides = (stride * itemsize, 128, group * itemsize)
             box = (64, config.block_k, config.block_n // 64, 1)
+        halves = halves_map(problem, variant.b_k_major, config.block_n)
+        if halves is not None:
+            return map_a, halves
         return map_a, replace(map_a, dims=dims, strides=strides, box=box, element_strides=())
 
     def shipped_configs(self) -> tuple[Config, ...]:
@@ -203,20 +207,21 @@ def _ragged_load(problem: Problem, columns: int, row: int, block: int, blocked: 
 def _store(problem: Problem) -> OperandMap:
     """Return the map of D."""
     s, itemsize = problem.strides, problem.out_dtype.itemsize
-    row = tma_stride(s.dm, problem.m, problem.n) * itemsize
-    dims: tuple[int, ...] = (problem.n, _ROWS, problem.rows + 1)
+    columns, folds = problem.columns, problem.chain.folds
+    row = tma_stride(s.dm, problem.m, columns) * itemsize
+    dims: tuple[int, ...] = (columns, _ROWS, problem.rows + 1)
     strides: tuple[int, ...] = (row, row)
     displacement = -_ROWS * row
     if problem.form == "ragged_k":
-        dims = (problem.n, problem.m, problem.num_groups)
-        strides = (row, tma_stride(s.dg, problem.num_groups, problem.m * problem.n) * itemsize)
+        dims = (columns, problem.m, problem.num_groups)
+        strides = (row, tma_stride(s.dg, problem.num_groups, problem.m * columns) * itemsize)
         displacement = 0
     tensor_map = TensorMap(
         element_type=element_type_of(problem.out_dtype),
         dims=dims,
         strides=strides,
-        box=(64, _ROWS, 1),
-        swizzle=Swizzle.BYTES_128,
+        box=(64 // folds, _ROWS, 1),
+        swizzle=Swizzle.of_bytes(128 // folds),
         l2_promotion=L2Promotion.BYTES_128,
     )
     return OperandMap("out", tensor_map, displacement)

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 from gemmjit.arch import Arch, targets_for
 from gemmjit.config import Config
 from gemmjit.dtypes import DType
+from gemmjit.kernels.steps import StepTable
 from gemmjit.problem import Problem
 from gemmjit.tensormap import TensorMap
 from gemmjit.variant import Form, Variant
@@ -61,6 +62,8 @@ class Kernel(ABC):
         Forms that it has.
     persistent : bool
         Whether its blocks gain from several tiles each, so that as many are launched as fit.
+    epilogues : tuple of str
+        Keywords of the epilogue's steps that it has; see `gemmjit.epilogue`.
     loads_by_tma : bool
         Whether operands come through TensorMaps, which asks more of their strides.
     trait_names : tuple of str
@@ -81,6 +84,7 @@ class Kernel(ABC):
     in_dtypes: ClassVar[tuple[DType, ...]]
     out_dtypes: ClassVar[tuple[DType, ...]]
     forms: ClassVar[tuple[Form, ...]] = ("ragged_m", "ragged_k")
+    epilogues: ClassVar[tuple[str, ...]] = ("bias", "swiglu", "row_scale", "accumulate")
     loads_by_tma: ClassVar[bool] = False
     persistent: ClassVar[bool] = False
     trait_names: ClassVar[tuple[str, ...]] = ()
@@ -166,7 +170,7 @@ class Kernel(ABC):
             "a_vector": _cpp(variant.a_vector),
             "b_vector": _cpp(variant.b_vector),
             "d_paired": _cpp(variant.d_paired),
-            "epilogue": f"EPILOGUE_{variant.epilogue.upper()}",
+            "epilogue": StepTable.of(variant.chain, variant.in_dtype),
             **self.tile_variables(config, variant),
         }
 

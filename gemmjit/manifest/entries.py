@@ -19,7 +19,7 @@ from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.problem import MAX_ALIGNMENT, Problem
 from gemmjit.selection import ANY_ROWS, Choice, every_choice
 from gemmjit.selection.coverage import sample_sizes
-from gemmjit.variant import Epilogue, Form, Schedule
+from gemmjit.variant import Form, Schedule
 
 __all__ = ["TILE_LIST", "KernelEntry", "Manifest", "ProblemEntry", "Wanted", "target_of"]
 
@@ -46,9 +46,16 @@ class Wanted:
 
     @property
     def is_shipped(self) -> bool:
-        """Whether its tile comes with gemmjit, so that it must not spill."""
+        """Whether its tile comes with gemmjit, so that it must not spill.
+
+        Where an epilogue reads arrays, a few registers may be spilled once a tile, beside the main
+        loop: such a kernel does not count.
+        """
         spec = self.spec
-        return not isinstance(spec, KernelSpec) or spec.config in spec.kernel.shipped_configs()
+        if not isinstance(spec, KernelSpec):
+            return True
+        shipped = spec.config in spec.kernel.shipped_configs()
+        return shipped and not spec.variant.chain.operands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +77,8 @@ class ProblemEntry:
     a_k_major : bool or None
         None for the form's default.
     b_k_major : bool
-    epilogue : {"store", "accumulate"}
+    epilogue : str
+        Name of a chain of steps, as in ``bias+row_scale_f32``; see `gemmjit.epilogue`.
     offsets : tuple of {"device", "host"}
         Where the offsets of a call lie.
     alignment : int
@@ -92,7 +100,7 @@ class ProblemEntry:
     out_dtype: DType | None = None
     a_k_major: bool | None = None
     b_k_major: bool = False
-    epilogue: Epilogue = "store"
+    epilogue: str = "store"
     offsets: tuple[str, ...] = ("device",)
     alignment: int = MAX_ALIGNMENT
     kernel: str | None = None

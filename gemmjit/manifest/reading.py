@@ -10,11 +10,18 @@ from typing import Any, get_args
 
 from gemmjit.arch import Arch
 from gemmjit.dtypes import BF16, F16, F32, DType, dtype_of
-from gemmjit.errors import GemmjitError, InvalidDtypeError, ManifestError, UnsupportedArchError
+from gemmjit.epilogue import chain_of
+from gemmjit.errors import (
+    GemmjitError,
+    InvalidConfigError,
+    InvalidDtypeError,
+    ManifestError,
+    UnsupportedArchError,
+)
 from gemmjit.kernels import kernel as find_kernel
 from gemmjit.manifest.entries import TILE_LIST, KernelEntry, Manifest, ProblemEntry
 from gemmjit.selection import ANY_ROWS
-from gemmjit.variant import MAX_SHAPE, Epilogue, Form
+from gemmjit.variant import MAX_SHAPE, Form
 
 __all__ = ["VERSION", "load", "parse"]
 
@@ -112,7 +119,7 @@ def _problem(name: str, where: str, given: Mapping[str, Any]) -> ProblemEntry:
         "num_groups": _size,
         "rows": _rows,
         "form": _one_of(get_args(Form)),
-        "epilogue": _one_of(get_args(Epilogue)),
+        "epilogue": _epilogue,
         "offsets": _offsets,
         "dtype": _dtype,
         "out_dtype": _dtype,
@@ -190,6 +197,17 @@ def _one_of(allowed: tuple[Any, ...]) -> _Reader:
         return value
 
     return read
+
+
+def _epilogue(where: str, value: Any) -> str:
+    try:
+        return chain_of(value).name
+    except InvalidConfigError as error:
+        told = str(error).removeprefix("epilogue must be ").removeprefix("epilogue must have ")
+        raise ManifestError(
+            f"{where}: expected {told}. Write it as a call with these steps is compiled, as in "
+            '"bias+swiglu_split+row_scale_f32"'
+        ) from None
 
 
 def _offsets(where: str, value: Any) -> tuple[str, ...]:

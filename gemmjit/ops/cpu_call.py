@@ -26,6 +26,7 @@ from gemmjit.ops.dispatch import (
     spec_for,
     spec_with,
 )
+from gemmjit.ops.fused import Fused
 from gemmjit.ops.validation import host_group_sizes, problem_of, result_shape
 from gemmjit.problem import Problem
 
@@ -44,6 +45,7 @@ def run_on_cpu(
     accumulate: bool,
     config: Config | str | None,
     kernel: LadderKernel | None = None,
+    fused: Fused | None = None,
 ) -> Any:
     """Run `grouped_mm` on NumPy arrays or torch tensors in host memory.
 
@@ -57,10 +59,12 @@ def run_on_cpu(
     f = None
     if not isinstance(offs, list | tuple):
         f = ArrayView(ends.ctypes.data, ends.shape, (1,), I32, CPU)
-    problem = problem_of(a, b, f, len(sizes), o, out_dtype, accumulate)
+    steps = fused.views(frontend) if fused is not None else None
+    problem = problem_of(a, b, f, len(sizes), o, out_dtype, accumulate, steps)
+    read = dict(steps.views) if steps is not None else {}
     if o is not None:
         _check_offsets_apart(_ndarray(o), offs)
-    shape = result_shape(problem.form, a.shape, b.shape, len(sizes))
+    shape = result_shape(problem.form, a.shape, b.shape, len(sizes), problem.chain.folds)
     if problem.is_empty:
         return out if o is not None else frontend.empty(shape, problem.out_dtype, CPU)
     # A config that could not run on the target is refused here too, whatever executes it.
@@ -82,12 +86,13 @@ def run_on_cpu(
             group_sizes=None if f is not None else sizes,
             kernel=kernel,
         )
-        views = {"mat_a": a, "mat_b": b, "out": o}
+        views = {"mat_a": a, "mat_b": b, "out": o, **read}
         if f is not None:
             views["offs"] = f
         plan_executor.run(plan, views)
     else:
-        reference.run(problem, _ndarray(a), _ndarray(b), sizes, _ndarray(o))
+        arrays = {keyword: _ndarray(view) for keyword, view in read.items()}
+        reference.run(problem, _ndarray(a), _ndarray(b), sizes, _ndarray(o), arrays)
     return out
 
 

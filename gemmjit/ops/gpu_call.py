@@ -24,7 +24,8 @@ from gemmjit.ops.dispatch import (
     spec_for,
     spec_with,
 )
-from gemmjit.ops.planning import OPERANDS
+from gemmjit.ops.fused import Fused
+from gemmjit.ops.planning import operands_of
 from gemmjit.ops.validation import check_overlap, problem_of, result_shape
 
 __all__ = ["GpuCall"]
@@ -49,6 +50,8 @@ class GpuCall:
         As passed to the call.
     kernel : LadderKernel, optional
         Compiled kernel to use instead of the default choice.
+    fused : Fused, optional
+        Steps of the epilogue; `run` is given the addresses of what they read behind the others.
 
     Raises
     ------
@@ -81,15 +84,17 @@ class GpuCall:
         config: Config | str | None,
         stream: Any,
         kernel: LadderKernel | None = None,
+        fused: Fused | None = None,
     ) -> None:
         a, b = frontend.view(mat_a), frontend.view(mat_b)
         f = frontend.view(offs) if offs is not None else None
         o = frontend.view(out) if out is not None else None
         num_groups = f.shape[0] if f is not None else len(sizes if sizes is not None else ())
-        problem = problem_of(a, b, f, num_groups, o, out_dtype, accumulate)
+        steps = fused.views(frontend) if fused is not None else None
+        problem = problem_of(a, b, f, num_groups, o, out_dtype, accumulate, steps)
         if kernel is not None and f is None:
             problem = replace(problem, schedule=host_schedule(kernel))
-        shape = result_shape(problem.form, a.shape, b.shape, num_groups)
+        shape = result_shape(problem.form, a.shape, b.shape, num_groups, problem.chain.folds)
         # Callables that take no argument of ours: each step between two calls costs as they do.
         self._allocate = frontend.allocator(shape, problem.out_dtype, a.device)
         self._read_stream = frontend.stream_reader(a.device)
@@ -124,7 +129,7 @@ class GpuCall:
         if not executor.ready(plan, a.device) and executor.is_capturing(handle):
             raise _forbidden("loaded")
         if plan.launches:
-            self._launch = executor.BoundPlan(plan, OPERANDS, a.device).runner()
+            self._launch = executor.BoundPlan(plan, operands_of(problem), a.device).runner()
 
     def run(self, offs: Any, inputs: tuple[int, ...], stream: Any = None) -> Any:
         """Run on arrays like those that the call was made with, into a new result array.

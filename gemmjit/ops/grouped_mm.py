@@ -10,6 +10,7 @@ from gemmjit.arrays import CPU, FRONTENDS, Frontend, frontend_of
 from gemmjit.config import Config
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.ops.dispatch import LadderKernel
+from gemmjit.ops.fused import Fused, fused_of
 from gemmjit.ops.gpu_call import GpuCall
 from gemmjit.ops.validation import device_name, form_of, host_group_sizes
 from gemmjit.templating import overridden
@@ -58,8 +59,12 @@ def grouped_mm(
         End offsets, never falling, the last at most M. On the device (int32 or int64) they are not
         read by the host, and the kernel clamps each to [previous, M]; on the host they are
         validated. Groups may be empty, and need no alignment.
-    bias, epilogue : None
-        Reserved.
+    bias : array, shape (G, N), optional
+        Added to the product of each group; of the type of `mat_a` or float32, any strides.
+    epilogue : Epilogue or sequence of Epilogue, optional
+        What else happens before the one rounding, in FP32: `gemmjit.SwiGLU`, then
+        `gemmjit.RowScale`, or both in this order. The steps are: bias, SwiGLU, row scale,
+        accumulate, round. With SwiGLU the result has N / 2 columns. Not for the second form.
     out_dtype : dtype, optional
         bfloat16, float16 or float32; by default that of `mat_a`, or of `out`.
     out : array, optional
@@ -95,9 +100,8 @@ def grouped_mm(
     [8.0, 16.0, 16.0, 16.0]
     """
     if bias is not None or epilogue is not None:
-        raise NotImplementedError(
-            "bias, epilogue: expected None; fused epilogues are not supported yet. "
-            "Add the bias to the result"
+        return run_fused(
+            mat_a, mat_b, offs, bias, out_dtype, out, accumulate, epilogue, config, stream
         )
     # What a call needs beyond its addresses is made once and remembered under the signatures of
     # its arrays, so that a repeated call is a lookup, the allocation of the result and a launch.
@@ -128,6 +132,45 @@ def grouped_mm(
     return run_first(mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream, key=key)
 
 
+def run_fused(
+    mat_a: Any,
+    mat_b: Any,
+    offs: Any,
+    bias: Any,
+    out_dtype: Any,
+    out: Any,
+    accumulate: bool,
+    epilogue: Any,
+    config: Config | str | None,
+    stream: Any,
+    *,
+    kernel: LadderKernel | None = None,
+) -> Any:
+    """Run a call with steps behind the product; remembered like the others, under them too."""
+    frontend = frontend_of(mat_a, "mat_a")
+    fused = fused_of(frontend, bias, epilogue, accumulate)
+    key: Any = None
+    same = all(FRONTENDS.get(type(x)) is frontend for x in (mat_a, mat_b, offs))
+    if kernel is None and same and not overridden():
+        known = frontend.identify(mat_a, mat_b, offs)
+        if known is not None and (out is None or FRONTENDS.get(type(out)) is frontend):
+            signature, inputs = known
+            pointer_out = frontend.pointer(out) if out is not None else 0
+            place = (frontend.signature(out), pointer_out & 15) if out is not None else None
+            key = (signature, out_dtype, config, place, fused.signature(frontend))
+            call = _calls.get(key)
+            if call is not None:
+                read = (*inputs, *fused.pointers(frontend))
+                if out is None:
+                    return call.run(offs, read, stream)
+                fused.views(frontend).check_apart(frontend.view(out))
+                return call.run_into(out, pointer_out, mat_a, mat_b, offs, read, stream)
+    return run_first(
+        mat_a, mat_b, offs, out_dtype, out, fused.accumulates, config, stream, key=key,
+        kernel=kernel, fused=fused,
+    )  # fmt: skip
+
+
 def run_first(
     mat_a: Any,
     mat_b: Any,
@@ -140,6 +183,7 @@ def run_first(
     *,
     key: Any = None,
     kernel: LadderKernel | None = None,
+    fused: Fused | None = None,
 ) -> Any:
     """Run a call that is not remembered, after every check.
 
@@ -151,6 +195,8 @@ def run_first(
         What to remember the call under, if calls like it can be repeated.
     kernel : LadderKernel, optional
         Compiled kernel to run.
+    fused : Fused, optional
+        Steps of the epilogue, `accumulate` among them.
     """
     frontend = frontend_of(mat_a, "mat_a")
     _same_framework(frontend, mat_b, "mat_b")
@@ -171,7 +217,9 @@ def run_first(
         # It brings the emulator, a third of what is imported; on a GPU nothing needs that.
         from gemmjit.ops.cpu_call import run_on_cpu
 
-        return run_on_cpu(frontend, mat_a, mat_b, offs, out, out_dtype, accumulate, config, kernel)
+        return run_on_cpu(
+            frontend, mat_a, mat_b, offs, out, out_dtype, accumulate, config, kernel, fused
+        )
     inputs: tuple[int, ...] = (a.pointer, b.pointer)
     sizes = None
     if _is_beside(offs, frontend, a.device):
@@ -180,9 +228,12 @@ def run_first(
         sizes = host_group_sizes(offs, a.shape[0] if form == "ragged_m" else a.shape[1])
         offs, key = None, None
         inputs += (0,)
+    if fused is not None:
+        inputs += fused.pointers(frontend)
     call = GpuCall(
-        frontend, mat_a, mat_b, offs, sizes, out, out_dtype, accumulate, config, stream, kernel
-    )
+        frontend, mat_a, mat_b, offs, sizes, out, out_dtype, accumulate, config, stream, kernel,
+        fused,
+    )  # fmt: skip
     if key is not None:
         _remember(key, call)
     if out is None:

@@ -25,7 +25,7 @@ from gemmjit.plan import (
 from gemmjit.problem import Problem
 from gemmjit.schedule import max_row_tiles, tail_tiles, tile_list
 
-__all__ = ["INPUTS", "OPERANDS", "plan_ladder"]
+__all__ = ["INPUTS", "OPERANDS", "operands_of", "plan_ladder"]
 
 #: Operands that a call reads, in the order in which an executor is given their addresses.
 INPUTS = ("mat_a", "mat_b", "offs")
@@ -49,7 +49,7 @@ def plan_ladder(
     group_sizes: npt.NDArray[np.int64] | None,
     resident_blocks: int,
 ) -> Plan:
-    """Return the plan of a kernel that takes the common arguments (``core/arguments.cuh``).
+    """Return the plan of a kernel that takes the common arguments (``core/arguments.cuh.j2``).
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def _grouping(
 def _arguments(
     problem: Problem, workspaces: tuple[Workspace, ...], num_tiles: int, offs_is_int64: bool
 ) -> Struct:
-    """Return the fields of ``struct Arguments``, in its order."""
+    """Return the fields of ``struct Arguments``, in its order, those of its base first."""
     listed = any(w.name == "tiles" for w in workspaces)
     s = problem.strides
     strides = (s.am, s.ak, s.bg, s.bk, s.bn, s.dg, s.dm, s.dn)
@@ -172,6 +172,7 @@ def _arguments(
     )
     return Struct(
         (
+            *_epilogue_operands(problem),
             Pointer("mat_a"),
             Pointer("mat_b"),
             Pointer("out"),
@@ -181,3 +182,20 @@ def _arguments(
             *(Scalar(I32, value) for value in sizes),
         )
     )
+
+
+def operands_of(problem: Problem) -> tuple[str, ...]:
+    """Return the operands of a plan, in the order in which an executor is given their addresses.
+
+    What the epilogue reads comes behind `INPUTS`, and the result last.
+    """
+    return (*INPUTS, *(step.kind.keyword for step in problem.chain.operands), "out")
+
+
+def _epilogue_operands(problem: Problem) -> list[Scalar | Pointer]:
+    """Return the fields of ``struct EpilogueOperands``, in its order."""
+    fields: list[Scalar | Pointer] = []
+    for step, strides in zip(problem.chain.operands, problem.operand_strides, strict=True):
+        fields.append(Pointer(step.kind.keyword))
+        fields += [Scalar(I64, stride) for stride in strides]
+    return fields

@@ -24,13 +24,21 @@ class LaunchableKernel(LadderKernel):
     """A compiled kernel that can be launched on arrays."""
 
     def launch(
-        self, mat_a: Any, mat_b: Any, *, offs: Any, out: Any = None, stream: Any = None
+        self,
+        mat_a: Any,
+        mat_b: Any,
+        *,
+        offs: Any,
+        bias: Any = None,
+        out: Any = None,
+        epilogue: Any = None,
+        stream: Any = None,
     ) -> Any:
         """Run exactly this kernel, as `gemmjit.grouped_mm` would.
 
         Parameters
         ----------
-        mat_a, mat_b, offs, out, stream
+        mat_a, mat_b, offs, bias, out, epilogue, stream
             As for `gemmjit.grouped_mm`. On the GPU for CuPy and torch arrays there; on the CPU for
             NumPy arrays and torch tensors.
 
@@ -44,16 +52,15 @@ class LaunchableKernel(LadderKernel):
         InvalidConfigError
             If the arrays need another variant of the kernel than this one; with the differences.
         """
+        variant = self.spec.variant
+        accumulate, config = variant.chain.accumulates, self.spec.config
+        if bias is not None or epilogue is not None:
+            return operator.run_fused(
+                mat_a, mat_b, offs, bias, variant.out_dtype, out, accumulate, epilogue, config,
+                stream, kernel=self,
+            )  # fmt: skip
         return operator.run_first(
-            mat_a,
-            mat_b,
-            offs,
-            self.spec.variant.out_dtype,
-            out,
-            self.spec.variant.epilogue == "accumulate",
-            self.spec.config,
-            stream,
-            kernel=self,
+            mat_a, mat_b, offs, variant.out_dtype, out, accumulate, config, stream, kernel=self
         )
 
 

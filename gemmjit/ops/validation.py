@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gemmjit.arrays import CPU, ArrayView, contiguous_strides
 from gemmjit.dtypes import BF16, F16, F32, I32, I64, DType, dtype_of
+from gemmjit.epilogue import chain_of
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.offsets import to_host, validate
 from gemmjit.problem import Problem, Strides, pointer_alignment
@@ -20,6 +21,18 @@ _OPERAND_DTYPES = (BF16, F16, F32)
 _MAX_EXTENT = MAX_SHAPE
 
 Shape = tuple[int, ...]
+
+
+class Describes(Protocol):
+    """What `problem_of` asks of the steps of an epilogue; see `gemmjit.ops.fused`."""
+
+    def describe(
+        self, form: Form, a: ArrayView, b: ArrayView, num_groups: int
+    ) -> tuple[str, tuple[Shape, ...]]:
+        """Return the name of the chain and the strides of its operands."""
+
+    def check_apart(self, out: ArrayView) -> None:
+        """Raise if the result lies over an operand."""
 
 
 def form_of(a: Shape, b: Shape) -> Form:
@@ -59,9 +72,9 @@ def form_of(a: Shape, b: Shape) -> Form:
     return "ragged_k"
 
 
-def result_shape(form: Form, a: Shape, b: Shape, num_groups: int) -> Shape:
-    """Return the shape of the result."""
-    return (a[0], b[2]) if form == "ragged_m" else (num_groups, a[0], b[1])
+def result_shape(form: Form, a: Shape, b: Shape, num_groups: int, folds: int = 1) -> Shape:
+    """Return the shape of the result, of which `folds` columns of the product make one."""
+    return (a[0], b[2] // folds) if form == "ragged_m" else (num_groups, a[0], b[1] // folds)
 
 
 def host_group_sizes(offs: Any, rows: int) -> npt.NDArray[np.int64]:
@@ -98,13 +111,17 @@ def check_out(out: ArrayView, shape: Shape, dtype: DType | None, inputs: list[Ar
     check_overlap(out, inputs)
 
 
-def check_overlap(out: ArrayView, inputs: list[ArrayView]) -> None:
-    """Raise if a result shares memory with `mat_a`, `mat_b` or `offs`, in this order.
+def check_overlap(
+    out: ArrayView,
+    inputs: list[ArrayView],
+    names: tuple[str, ...] = ("mat_a", "mat_b", "offs"),
+) -> None:
+    """Raise if a result shares memory with inputs: `mat_a`, `mat_b`, `offs`, or those of `names`.
 
     Views of one buffer that interleave without sharing a byte are allowed.
     """
     low, high = out.byte_range()
-    for name, view in zip(("mat_a", "mat_b", "offs"), inputs, strict=False):
+    for name, view in zip(names, inputs, strict=False):
         other_low, other_high = view.byte_range()
         if low < other_high and other_low < high and _share_memory(out, view):
             raise InvalidProblemError(
@@ -155,6 +172,7 @@ def problem_of(
     out: ArrayView | None,
     out_dtype: Any,
     accumulate: bool,
+    fused: Describes | None = None,
 ) -> Problem:
     """Build the problem of a call.
 
@@ -172,6 +190,8 @@ def problem_of(
         As passed.
     accumulate : bool
         As passed.
+    fused : FusedViews, optional
+        Steps of the epilogue, `accumulate` among them.
     """
     form = form_of(a.shape, b.shape)
     _check_dtypes(a, b, offs)
@@ -188,7 +208,11 @@ def problem_of(
                 "Split the call by groups"
             )
     asked = dtype_of(out_dtype, "out_dtype") if out_dtype is not None else None
-    shape = result_shape(form, a.shape, b.shape, num_groups)
+    epilogue = "accumulate" if accumulate else "store"
+    operand_strides: tuple[Shape, ...] = ()
+    if fused is not None:
+        epilogue, operand_strides = fused.describe(form, a, b, num_groups)
+    shape = result_shape(form, a.shape, b.shape, num_groups, chain_of(epilogue).folds)
     if out is not None:
         if out.device != a.device:
             raise InvalidProblemError(
@@ -196,6 +220,8 @@ def problem_of(
                 f"got one on {device_name(out.device)}. Allocate it there, or pass none"
             )
         check_out(out, shape, asked, [a, b] + ([offs] if offs is not None else []))
+        if fused is not None:
+            fused.check_apart(out)
     dtype = out.dtype if out is not None else asked or a.dtype
     if dtype not in _OPERAND_DTYPES:
         names = ", ".join(d.name for d in _OPERAND_DTYPES)
@@ -240,7 +266,8 @@ def problem_of(
         b_alignment=pointer_alignment(b.pointer),
         d_alignment=pointer_alignment(out.pointer) if out is not None else 16,
         schedule="scan" if offs is not None else "list",
-        epilogue="accumulate" if accumulate else "store",
+        epilogue=epilogue,
+        operand_strides=operand_strides,
         zero_tail=out is None,
     )
 

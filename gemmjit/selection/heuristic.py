@@ -98,6 +98,8 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
     block_m = _block_m(problem)
     candidates: list[tuple[Kernel, Config]] = [(KERNELS["k3"], _k3_config(problem, block_m))]
     if problem.form == "ragged_m":
+        if problem.chain.gate:  # half a tile must be whole boxes, see tile_reasons
+            candidates.append((KERNELS["k3"], _K3_SQUARE))
         candidates.append((KERNELS["k2"], _K2_BY_BLOCK_M[block_m]))
     for kernel, config in candidates:
         reasons = _reasons_against(kernel, config, problem, arch)

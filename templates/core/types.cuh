@@ -37,6 +37,19 @@ template <> __device__ __forceinline__ bf16_t from_float<bf16_t>(float x) {
   return y;
 }
 
+// One element of memory that no one writes during the kernel, through the read-only path. Volatile, so
+// that it is loaded where it is used: moved up before a tile's accumulators are stored, it would spill.
+__device__ __forceinline__ float load_constant(const float* x) {
+  float y;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(y) : "l"(x));
+  return y;
+}
+template <typename T> __device__ __forceinline__ float load_constant(const T* x) {
+  T y;
+  asm volatile("ld.global.nc.b16 %0, [%1];" : "=h"(y.bits) : "l"(x));
+  return to_float(y);
+}
+
 // Two 16-bit values in one register, `low` in the lower half.
 template <typename T> __device__ __forceinline__ u32 pack_pair(float low, float high) {
   if constexpr (sizeof(T) == 2) {

@@ -1,8 +1,22 @@
 // The producer of k3: one thread that loads slices of A and B into the ring of stages.
 
+// A tile of two halves comes from columns n0 / 2 on of the gates, and of their factors. Of a K-major B
+// the map has both in a dimension of their own; of an N-major one it goes on behind the gates.
 __device__ __forceinline__ void load_b(u32 smem_b, const TensorMap* map, u32 full, int k, int n0,
-                                       int group, u64 policy) {
-  if constexpr (B_K_MAJOR) {
+                                       int group, int dim_n, u64 policy) {
+  if constexpr (B_K_MAJOR && HALVES) {
+    if constexpr (B_EVICT_FIRST) {
+      tma_load_4d_hint(smem_b, map, full, k, n0 / 2, 0, group, policy);
+    } else {
+      tma_load_4d(smem_b, map, full, k, n0 / 2, 0, group);
+    }
+  } else if constexpr (HALVES) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS_N; ++c) {
+      const int n = n0 / 2 + c % (CHUNKS_N / 2) * 64 + (c < CHUNKS_N / 2 ? 0 : dim_n / 2);
+      tma_load_3d(smem_b + c * BOX_BYTES, map, full, n, k, group);
+    }
+  } else if constexpr (B_K_MAJOR) {
     if constexpr (B_EVICT_FIRST) {
       tma_load_3d_hint(smem_b, map, full, k, n0, group, policy);
     } else {
@@ -58,7 +72,7 @@ __device__ __forceinline__ void produce(const Arguments& args, const TensorMap* 
         for (int i = 0; i < BOXES_M; ++i) {
           if (i < boxes) tma_load_2d(a + i * BOX_BYTES, map_a, full, k, tile.m0 + i * ROWS);
         }
-        load_b(a + A_BYTES, map_b, full, k, tile.n0, tile.group, policy);
+        load_b(a + A_BYTES, map_b, full, k, tile.n0, tile.group, args.dim_n, policy);
       } else {
         const int rows = min_int(ROWS, tile.k_count - k);
         mbarrier_arrive_expect_tx(full, STAGE_BYTES);

@@ -1,34 +1,126 @@
-// How a consumer stores a block of 64 rows: by TMA, or from its registers.
+// How a consumer stores a block of 64 rows, through the epilogue: by TMA, or from its registers.
+// Thread t of a consumer holds, of every 8 columns, columns 2(t%4)+{0,1} of rows 16(t/32) + t%32/4 and
+// 8 below.
 
-// Stores a block of 64 rows, 64 columns at a time, through shared memory. In the ragged-M form rows
+constexpr int BOX_COLUMNS = 64 / FOLD;            // of D, in a store box
+constexpr int BOX_PITCH = BOX_COLUMNS * 2;        // bytes of a row there
+constexpr int UP = BLOCK_N / 4;                   // accumulators from a gate's to its factor's: HALVES
+
+// Where the 16-byte chunk of a row lies in a store box, under the swizzle of the row's length.
+__device__ __forceinline__ u32 box_chunk(int row, int chunk) {
+  return row * BOX_PITCH + ((BOX_PITCH == 128 ? chunk ^ (row & 7) : chunk ^ (row / 2 & 3)) << 4);
+}
+
+// The two rows of a thread, and where its columns begin.
+struct StorePlace {
+  const Arguments& args;
+  EpilogueRow rows[2];
+  int group;
+  int n;   // column of the product that is first in the tile; of D in a tile of two halves
+
+  __device__ __forceinline__ StorePlace(const Arguments& args, int row0, int count, int n0, int group,
+                                        int lane)
+      : args(args), group(group), n((HALVES ? n0 / 2 : n0) + lane % 4 * 2) {
+    const int row = (threadIdx.x / 32 % 4) * 16 + lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      rows[half] = Epilogue::row(args, group, row0 + row + half * 8, row + half * 8 < count);
+    }
+  }
+
+  __device__ __forceinline__ EpilogueColumn column(int at) const {
+    return Epilogue::column(args, group, n + at, n + at < args.dim_n);
+  }
+  __device__ __forceinline__ EpilogueColumn gate(int at) const {
+    return Epilogue::column(args, group, gate_column(n + at), 2 * (n + at) < args.dim_n);
+  }
+  __device__ __forceinline__ EpilogueColumn up(int at) const {
+    return Epilogue::column(args, group, up_column(n + at, args.dim_n), 2 * (n + at) < args.dim_n);
+  }
+
+  // D in the two rows and columns `at` and `at` + 1, from the accumulators of those 8 columns.
+  __device__ __forceinline__ void finish(float (&y)[4], const float* x, int at) const {
+    if constexpr (HALVES) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const EpilogueColumn g = gate(at + e), u = up(at + e);
+        y[e] = Epilogue::apply(x[e], x[UP + e], rows[0], g, u);
+        y[2 + e] = Epilogue::apply(x[2 + e], x[UP + 2 + e], rows[1], g, u);
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const EpilogueColumn own = column(at + e);
+        y[e] = Epilogue::apply(x[e], rows[0], own);
+        y[2 + e] = Epilogue::apply(x[2 + e], rows[1], own);
+      }
+    }
+  }
+
+  // D in the two rows of the one column that the columns `at` and `at` + 1 make.
+  __device__ __forceinline__ void finish_interleaved(float (&y)[2], const float* x, int at) const {
+    const EpilogueColumn g = column(at), u = column(at + 1);
+    y[0] = Epilogue::apply(x[0], x[1], rows[0], g, u);
+    y[1] = Epilogue::apply(x[2], x[3], rows[1], g, u);
+  }
+};
+
+// Fills a store box with chunk `c` of the tile.
+__device__ __forceinline__ void fill_box(u32 box, const float* acc, int c, const StorePlace& place,
+                                         int lane) {
+  if constexpr (GATE == GATE_NONE || HALVES) {
+    const int row = (threadIdx.x / 32 % 4) * 16 + (lane & 15);
+#pragma unroll
+    for (int i = 0; i < BOX_COLUMNS / 16; ++i) {
+      const int at = c * BOX_COLUMNS + i * 16;
+      float left[4], right[4];
+      // No columns are loaded ahead of these: they would take too many registers.
+      if (READS_COLUMNS) __syncwarp();
+      place.finish(left, acc + at / 2, at);
+      if (READS_COLUMNS && HALVES) __syncwarp();
+      place.finish(right, acc + at / 2 + 4, at + 8);
+      stmatrix_x4(box + box_chunk(row, i * 2 + (lane >> 4)), pack_pair<out_t>(left[0], left[1]),
+                  pack_pair<out_t>(left[2], left[3]), pack_pair<out_t>(right[0], right[1]),
+                  pack_pair<out_t>(right[2], right[3]));
+    }
+  } else {
+    const int row = (threadIdx.x / 32 % 4) * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = c * 64 + i * 8;
+      float y[2];
+      place.finish_interleaved(y, acc + at / 2, at);
+      const int column = i * 4 + lane % 4;
+      store_shared(box + box_chunk(row, column / 8) + column % 8 * 2, from_float<out_t>(y[0]));
+      store_shared(box + box_chunk(row + 8, column / 8) + column % 8 * 2, from_float<out_t>(y[1]));
+    }
+  }
+}
+
+// Stores a block of 64 rows, a box at a time, through shared memory. In the ragged-M form rows
 // behind the block's `rows` must be dropped. So the map has rows twice: element (x, y, z) is row
 // y + z - 64 of D, and y ends at 64. A box that starts at y = 64 - rows, z = row0 + rows covers the
 // rows from row0 on, of which those past row0 + rows lie outside. In the ragged-K form the map is
 // (n, m, g), and M ends where the rows do.
-__device__ __forceinline__ void store_by_tma(const float (&acc)[BLOCK_N / 2], const TensorMap* map,
-                                             u32 boxes, int& box, int row0, int rows, int n0,
-                                             int group, int consumer, int lane, bool leader) {
-  const int warp_row = (threadIdx.x / 32 % 4) * 16 + (lane & 15);
+__device__ __forceinline__ void store_by_tma(const Arguments& args, const float (&acc)[BLOCK_N / 2],
+                                             const TensorMap* map, u32 boxes, int& box, int row0,
+                                             int rows, int n0, int group, int consumer, int lane,
+                                             bool leader) {
+  const StorePlace place(args, row0, rows, n0, group, lane);
 #pragma unroll
   for (int c = 0; c < CHUNKS_N; ++c) {
     if (leader) bulk_wait_read<STORE_BOXES - 1>();
     sync_consumer(consumer);
     const u32 to = boxes + box * BOX_BYTES;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* x = acc + (c * 4 + i) * 8;
-      const u32 chunk = i * 2 + (lane >> 4);
-      stmatrix_x4(to + warp_row * 128 + ((chunk ^ (warp_row & 7)) << 4),
-                  pack_pair<out_t>(x[0], x[1]), pack_pair<out_t>(x[2], x[3]),
-                  pack_pair<out_t>(x[4], x[5]), pack_pair<out_t>(x[6], x[7]));
-    }
+    fill_box(to, acc, c, place, lane);
     fence_async_smem();
     sync_consumer(consumer);
     if (leader) {
       // NOTE: no `if (n0 + c * 64 < dim_n)` here, the TMA unit drops such a box by itself. Under that
       // uniform condition ptxas 13.0 and 13.5 predicated the move of the coordinates into uniform
       // registers on false, and nothing was stored (block_m 64; seen on an H200, 2026-11-29).
-      tma_store_3d(map, to, n0 + c * 64, FORM == FORM_RAGGED_M ? ROWS - rows : row0,
+      tma_store_3d(map, to, n0 / FOLD + c * BOX_COLUMNS,
+                   FORM == FORM_RAGGED_M ? ROWS - rows : row0,
                    FORM == FORM_RAGGED_M ? row0 + rows : group);
       bulk_commit();
     }
@@ -36,23 +128,38 @@ __device__ __forceinline__ void store_by_tma(const float (&acc)[BLOCK_N / 2], co
   }
 }
 
-// Stores a block of 64 rows straight from registers, through the epilogue.
+// Stores a block of 64 rows straight from registers.
 __device__ __forceinline__ void store_from_registers(const Arguments& args,
                                                      const float (&acc)[BLOCK_N / 2], int row0,
                                                      int rows, int n0, int group, int dim_n,
                                                      int lane) {
   const int row = (threadIdx.x / 32 % 4) * 16 + lane / 4;
-  out_t* d = args.d + row0 * args.stride_dm + n0 * args.stride_dn;
+  const StorePlace place(args, row0, rows, n0, group, lane);
+  out_t* d = args.d + row0 * args.stride_dm + n0 / FOLD * args.stride_dn;
   if (FORM == FORM_RAGGED_K) d += group * args.stride_dg;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int m = row + half * 8;
     if (m >= rows) continue;
+    out_t* to = d + m * args.stride_dm;
+    if constexpr (GATE == GATE_NONE || HALVES) {
 #pragma unroll
-    for (int c = 0; c < BLOCK_N / 8; ++c) {
-      const int n = c * 8 + lane % 4 * 2;
-      Epilogue::store_pair(d + m * args.stride_dm + n * args.stride_dn, args.stride_dn,
-                           acc[c * 4 + half * 2], acc[c * 4 + half * 2 + 1], dim_n - n0 - n);
+      for (int c = 0; c < BLOCK_N / FOLD / 8; ++c) {
+        const int n = c * 8 + lane % 4 * 2;
+        float y[4];
+        place.finish(y, acc + c * 4, c * 8);
+        Epilogue::store_pair(to + n * args.stride_dn, args.stride_dn, y[half * 2], y[half * 2 + 1],
+                             (dim_n - n0) / FOLD - n);
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < BLOCK_N / 8; ++c) {
+        const int n = c * 4 + lane % 4;
+        float y[2];
+        place.finish_interleaved(y, acc + c * 4, c * 8);
+        out_t* own = to + n * args.stride_dn;
+        if (n < (dim_n - n0) / FOLD) *own = Epilogue::combine(y[half], own);
+      }
     }
   }
 }

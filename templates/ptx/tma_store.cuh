@@ -15,6 +15,15 @@ template <int N> __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }
 
+// One 16-bit element to shared memory.
+template <typename T> __device__ __forceinline__ void store_shared(u32 smem, T x) {
+  if constexpr (sizeof(T) == 2) {
+    asm volatile("st.shared.b16 [%0], %1;" :: "r"(smem), "h"(x.bits) : "memory");
+  } else {
+    __trap();   // only 16-bit results go through shared memory
+  }
+}
+
 // Four 8x8 matrices of 16-bit elements to shared memory; lane 8j+i supplies the address of row i of
 // matrix j (PTX ISA 9.7.14.5.16).
 __device__ __forceinline__ void stmatrix_x4(u32 smem, u32 r0, u32 r1, u32 r2, u32 r3) {

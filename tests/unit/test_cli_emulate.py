@@ -80,8 +80,8 @@ def changed(tmp_path, name, old, new):
 
 
 def test_a_wrong_result_is_a_failure(capsys, tmp_path):
-    name, old = "core/epilogue.cuh.j2", "return from_float<out_t>(acc);"
-    directory = changed(tmp_path, name, old, "return from_float<out_t>(0.5f * acc);")
+    name, old = "core/epilogue.cuh.j2", "return from_float<out_t>(x);"
+    directory = changed(tmp_path, name, old, "return from_float<out_t>(0.5f * x);")
     assert cli.main(["emulate", *K1, *SMALL, "--template-path", directory]) == 1
     told = capsys.readouterr().out
     assert "WRONG: " in told

@@ -120,7 +120,7 @@ HEAD = 'targets = ["sm_80"]\n[[problems]]\nn = 64\nk = 64\n'
         (HEAD + 'b_k_major = "yes"', "problems[0].b_k_major", "true or false", "'yes'", "quotes"),
         (HEAD + 'offsets = ["gpu"]', "problems[0].offsets", "device, host", "['gpu']", "both"),
         (HEAD + "offsets = []", "problems[0].offsets", "device, host", "[]", "both"),
-        (HEAD + 'epilogue = "add"', "problems[0].epilogue", "store, accumulate", "'add'", "Choose"),
+        (HEAD + 'epilogue = "add"', "problems[0].epilogue", "bias_f32", "'add'", "Write it"),
         (HEAD + "alignment = 3", "problems[0].alignment", "2, 4, 8, 16", "3", "Choose"),
         (HEAD + "config = {}", "problems[0].kernel", "config belongs to", "none", "Add kernel"),
         (HEAD + 'kernel = "k99"', "problems[0].kernel", "name of a kernel", "'k99'", "inspect"),

@@ -65,5 +65,5 @@ def test_no_arguments():
 def test_structs_of_the_templates_are_read():
     grouping = struct_of("Grouping", "core/grouping.cuh")
     assert next(name for name, _ in grouping._fields_) == "offs"
-    arguments = struct_of("Arguments", "core/arguments.cuh", "core/grouping.cuh")
+    arguments = struct_of("Arguments", "core/arguments.cuh.j2", "core/grouping.cuh")
     assert {"a", "b", "d", "grouping", "stride_am", "dim_n"} <= {n for n, _ in arguments._fields_}

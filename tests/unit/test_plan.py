@@ -130,7 +130,7 @@ def test_device_offsets_are_an_operand():
 def arguments_of(made: Plan):
     """Return the main launch's arguments as the kernel's own struct reads them."""
     packed = pack(made.launches[-1].arguments)
-    kind = struct_of("Arguments", "core/arguments.cuh", "core/grouping.cuh")
+    kind = struct_of("Arguments", "core/arguments.cuh.j2", "core/grouping.cuh")
     image = packed.image[packed.starts[-1] :]
     names = {slot.offset - packed.starts[-1]: slot.name for slot in packed.slots}
     return kind.from_buffer_copy(image), names, kind

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import gemmjit
-from gemmjit import Sm80MmaConfig
+from gemmjit import RowScale, Sm80MmaConfig, SwiGLU
+from gemmjit.epilogue import Bias
 from gemmjit.errors import (
     GemmjitError,
     InvalidConfigError,
@@ -192,13 +193,65 @@ RULES = {
         lambda: call(accumulate=True, out=zeros(8, 24)),
         InvalidDtypeError, "accumulate", "float32", "bfloat16", "convert at the end",
     ),
-    "bias": (
-        lambda: call(bias=zeros(2, 24)),
-        NotImplementedError, "bias", "None", "fused epilogues", "Add the bias",
+    "bias of another shape": (
+        lambda: call(bias=zeros(24)),
+        InvalidProblemError, "bias", "shape (G, N) = (2, 24)", "(24,)", "Reshape",
     ),
-    "epilogue": (
+    "bias of another type": (
+        lambda: call(bias=zeros(2, 24, dtype=np.float16)),
+        InvalidDtypeError, "bias", "bfloat16, like mat_a, or float32", "float16", "Cast",
+    ),
+    "bias that is no array": (
+        lambda: call(bias=[[0.0] * 24] * 2),
+        InvalidDtypeError, "bias", "NumPy, CuPy or torch array", "list", "Convert",
+    ),
+    "scale of another shape": (
+        lambda: call(epilogue=RowScale(zeros(8, 1))),
+        InvalidProblemError, "scale", "shape (M,) = (8,)", "(8, 1)", "Reshape",
+    ),
+    "scale of another type": (
+        lambda: call(epilogue=RowScale(np.ones(8))),
+        InvalidDtypeError, "scale", "float32", "float64", "Cast",
+    ),
+    "epilogue that is none": (
         lambda: call(epilogue=object()),
-        NotImplementedError, "epilogue", "None", "fused epilogues", "Add the bias",
+        InvalidProblemError, "epilogue", "gemmjit.SwiGLU(...)", "object", "Make one",
+    ),
+    "epilogue as a class": (
+        lambda: call(epilogue=SwiGLU),
+        InvalidProblemError, "epilogue", "gemmjit.SwiGLU(...)", "a class", "Make one",
+    ),
+    "epilogue by its name": (
+        lambda: call(epilogue="swiglu_split"),
+        InvalidProblemError, "epilogue", "gemmjit.SwiGLU(...)", "str", "Make one",
+    ),
+    "steps out of order": (
+        lambda: call(epilogue=(RowScale(zeros(8)), SwiGLU())),
+        InvalidProblemError, "epilogue", "the order", "RowScale, SwiGLU", "Reorder",
+    ),
+    "a step twice": (
+        lambda: call(bias=zeros(2, 24), epilogue=Bias(zeros(2, 24))),
+        InvalidProblemError, "epilogue", "each step once", "Bias, Bias", "Reorder",
+    ),
+    "a layout that there is not": (
+        lambda: SwiGLU("halves"),  # type: ignore[arg-type]
+        InvalidProblemError, "layout", "interleaved or split", "'halves'", "Say how",
+    ),
+    "a gate over an odd N": (
+        lambda: call(b=zeros(2, 16, 23), epilogue=SwiGLU()),
+        InvalidProblemError, "epilogue", "an even N", "(2, 16, 23)", "Pass both",
+    ),
+    "an epilogue of wgrad": (
+        lambda: call(a=zeros(16, 8), b=zeros(8, 24), epilogue=SwiGLU()),
+        InvalidProblemError, "epilogue", "none for (K, M) @ (M, N)", "SwiGLU", "Apply it",
+    ),
+    "out of the shape of the product": (
+        lambda: call(epilogue=SwiGLU(), out=zeros(8, 24)),
+        InvalidProblemError, "out", "shape (8, 12)", "(8, 24)", "Allocate",
+    ),
+    "out over the bias": (
+        lambda: call(out=OVERLAP[:8], bias=OVERLAP[7:9]),
+        InvalidProblemError, "out", "bias does not use", "they overlap", "another array",
     ),
     "config of another type": (
         lambda: call(config=128),

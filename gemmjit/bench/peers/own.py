@@ -81,11 +81,15 @@ def own_contender(
 
 
 def describe(
-    workload: Workload, backend: Backend, config: Config | str | None, layout: str
+    workload: Workload,
+    backend: Backend,
+    config: Config | str | None,
+    layout: str,
+    epilogue: str = "store",
 ) -> dict[str, Any]:
     """Return kernel, tile and resources of a contender; only the reason where it has none."""
     try:
-        spec = spec_for(workload.problem(layout), Arch.parse(backend.facts.arch), config)
+        spec = spec_for(workload.problem(layout, epilogue), Arch.parse(backend.facts.arch), config)
         kernel = build(spec)
     except Exception as error:  # the contender itself will fail with it, and be reported
         return {"error": f"{type(error).__name__}: {error}"}

@@ -34,6 +34,9 @@ class Prepared:
         Whether `call` adds to its output instead of overwriting it.
     dtype : DType, optional
         Element type of the result, if not the workload's.
+    finish : callable, optional
+        What becomes of a group's product, for the comparison: ``finish(group, rows, product)``
+        returns the expected result in float64.
     """
 
     call: Callable[[], Any]
@@ -41,6 +44,7 @@ class Prepared:
     refresh: Callable[[], None] | None = None
     accumulates: bool = False
     dtype: DType | None = None
+    finish: Callable[[int, slice, Any], Any] | None = None
 
 
 @dataclass(frozen=True)
