@@ -179,13 +179,8 @@ def variant_for(problem: Problem, kernel: Kernel, config: Config) -> Variant:
         and s.bg % elements == 0
         and problem.b_alignment % vector_bytes == 0
         and (ragged_m or not b_k_major)
-        # Of split halves in an N-major B the second begins at a vector too.
-        and (
-            kernel.loads_by_tma  # in boxes, which begin at any column
-            or b_k_major
-            or problem.chain.gate != "split"
-            or problem.columns % elements == 0
-        )
+        # Of split halves in an N-major B the second begins at a vector too, as boxes of TMA must.
+        and (b_k_major or problem.chain.gate != "split" or problem.columns % elements == 0)
     )
     d_paired = (
         s.dn == 1

@@ -93,11 +93,14 @@ def epilogue_cases() -> list[EpilogueCase]:
                     if kernel == "k3" and chain.gate == "split" and b is PLAIN:
                         config = tiles[turn % 2 * 2]  # half a tile is whole boxes of 64 columns
                     by_tma = kernel in ("k2", "k3")
+                    sizes = (144, 200, 136) if by_tma else (146, 98, 70)
+                    if by_tma and chain.gate == "split" and b is PLAIN:
+                        sizes = (144, 208, 272)  # half of N begins on the 16-byte grid
                     found.append(
                         EpilogueCase(
                             epilogue, config, dtype, out_dtype, b,
                             offs=("int32", "list", "int64")[turn % 3],
-                            n=(144, 200, 136)[turn % 3] if by_tma else (146, 98, 70)[turn % 3],
+                            n=sizes[turn % 3],
                             bias=(PLAIN, STEPPED, EXPANDED_OUTER, PADDED)[turn % 4],
                             into=turn % 5 == 0,
                         )

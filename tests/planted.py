@@ -273,7 +273,10 @@ _K3 = _of(K3_FILES, "k3 cooperative", {
         "    fence_async_smem();\n", "", (RACE, VALUES),
     ),
     "no barrier before the store": (_SECOND_SYNC, "    fence_async_smem();\n", (RACE, VALUES)),
-    "results not swizzled": ("((chunk ^ (warp_row & 7)) << 4)", "(chunk << 4)", (VALUES,)),
+    "results not swizzled": (
+        "((BOX_PITCH == 128 ? chunk ^ (row & 7) : chunk ^ (row / 2 & 3)) << 4)", "(chunk << 4)",
+        (VALUES,),
+    ),
     "exits while stores read": (
         "  if (D_BY_TMA && leader) bulk_wait_read<0>();", "", (RACE,),
     ),
