@@ -319,3 +319,38 @@ def test_an_override_is_not_served_from_memory(torch_gpu, tmp_path):
     assert served == []
     assert gemmjit.grouped_mm(a, b, offs=offs) is None
     assert len(served) == 1
+
+
+def test_what_an_epilogue_reads_is_passed_in_every_call(gpu):
+    """Before all other fields; a call with other arrays of the same kind is found in memory."""
+    fake, maker = gpu
+    (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
+    remembered = None
+    for _ in range(4):
+        bias, scale = maker.empty(len(ENDS), 128), maker.empty(64)
+        epilogue = (gemmjit.SwiGLU("split"), gemmjit.RowScale(scale))
+        out = gemmjit.grouped_mm(a, b, offs=offs, bias=bias, epilogue=epilogue)
+        assert tuple(out.shape) == (64, 64)
+        # bias: pointer and two strides; then the scale's pointer.
+        assert list(fake.launches[-1].operands.values()) == [
+            maker.pointer(bias), 128, 1, maker.pointer(scale),
+        ]  # fmt: skip
+        if fake.launches[-1].maps:
+            assert list(fake.launches[-1].maps[:2]) == [maker.pointer(a), maker.pointer(b)]
+        remembered = remembered or len(CALLS._calls)
+        assert len(CALLS._calls) == remembered
+    plain = gemmjit.grouped_mm(a, b, offs=offs)
+    assert tuple(plain.shape) == (64, 128)
+    assert len(CALLS._calls) == remembered + 1
+
+
+def test_a_remembered_call_refuses_a_result_over_what_its_epilogue_reads(torch_gpu):
+    _, maker = torch_gpu
+    (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
+    scale = maker.empty(64)
+    gemmjit.grouped_mm(a, b, offs=offs, out=maker.empty(64, 128), epilogue=gemmjit.RowScale(scale))
+    out = maker.empty(64, 128)
+    with pytest.raises(InvalidProblemError, match="out: expected memory that scale does not use"):
+        gemmjit.grouped_mm(
+            a, b, offs=offs, out=out, epilogue=gemmjit.RowScale(out.reshape(-1)[:64])
+        )
