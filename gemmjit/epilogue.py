@@ -277,6 +277,12 @@ class Chain:
         return max((step.kind.folds for step in self.steps), default=1)
 
     @property
+    def column_operands(self) -> int:
+        """Number of arrays of which a kernel reads an element for each column of a tile."""
+        read = [step.kind.operand for step in self.steps]
+        return sum(operand is not None and "column" in operand.dims for operand in read)
+
+    @property
     def operands(self) -> tuple[Step, ...]:
         """Steps that read an array, in the order of the kernel's arguments."""
         return tuple(step for step in self.steps if step.kind.operand is not None)

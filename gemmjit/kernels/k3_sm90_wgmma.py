@@ -52,13 +52,14 @@ class K3(Kernel):
         return 128 * (1 + _CONSUMERS)
 
     def smem_bytes(self, config: Config, variant: Variant) -> int:
-        """Return the bytes of stages, store boxes, barriers and tile slots."""
+        """Return the bytes of stages, store boxes, barriers, tile slots and epilogue columns."""
         assert isinstance(config, Sm90WgmmaConfig)
         stage = (config.block_m + config.block_n) * config.block_k * variant.in_dtype.itemsize
         stages = config.num_stages * (stage + _RING_PLACE_BYTES)
         slots = _TILE_SLOTS * (_SLOT_BYTES + _RING_PLACE_BYTES)
         order = 8 * _CONSUMERS
-        return stages + _CONSUMERS * config.store_boxes * _BOX_BYTES + slots + order
+        columns = _CONSUMERS * config.block_n * 4 * variant.chain.column_operands
+        return stages + _CONSUMERS * config.store_boxes * _BOX_BYTES + slots + order + columns
 
     def static_smem_bytes(self, config: Config, variant: Variant) -> int:
         """Return 0: all shared memory is dynamic."""

@@ -11,16 +11,20 @@ __device__ __forceinline__ u32 box_chunk(int row, int chunk) {
   return row * BOX_PITCH + ((BOX_PITCH == 128 ? chunk ^ (row & 7) : chunk ^ (row / 2 & 3)) << 4);
 }
 
-// The two rows of a thread, and where its columns begin.
-struct StorePlace {
-  const Arguments& args;
-  EpilogueRow rows[2];
-  int group;
-  int n;   // column of the product that is first in the tile; of D in a tile of two halves
+// What the steps read for two neighbouring columns.
+struct alignas(8) ColumnPair {
+  EpilogueColumn column[2];
+};
 
-  __device__ __forceinline__ StorePlace(const Arguments& args, int row0, int count, int n0, int group,
-                                        int lane)
-      : args(args), group(group), n((HALVES ? n0 / 2 : n0) + lane % 4 * 2) {
+// What the steps read for the two rows of a thread, and where they find what they read for columns.
+struct StorePlace {
+  EpilogueRow rows[2];
+  int consumer;
+  int first;   // the thread's first column in the tile
+
+  __device__ __forceinline__ StorePlace(const Arguments& args, int row0, int count, int group,
+                                        int consumer, int lane)
+      : consumer(consumer), first(lane % 4 * 2) {
     const int row = (threadIdx.x / 32 % 4) * 16 + lane / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -28,40 +32,39 @@ struct StorePlace {
     }
   }
 
-  __device__ __forceinline__ EpilogueColumn column(int at) const {
-    return Epilogue::column(args, group, n + at, n + at < args.dim_n);
-  }
-  __device__ __forceinline__ EpilogueColumn gate(int at) const {
-    return Epilogue::column(args, group, gate_column(n + at), 2 * (n + at) < args.dim_n);
-  }
-  __device__ __forceinline__ EpilogueColumn up(int at) const {
-    return Epilogue::column(args, group, up_column(n + at, args.dim_n), 2 * (n + at) < args.dim_n);
+  // Columns `at` and `at` + 1 past the first.
+  __device__ __forceinline__ ColumnPair columns(int at) const {
+    ColumnPair pair{};
+    if constexpr (READS_COLUMNS) {
+      pair = *reinterpret_cast<const ColumnPair*>(tile_column(consumer, first + at));
+    }
+    return pair;
   }
 
   // D in the two rows and columns `at` and `at` + 1, from the accumulators of those 8 columns.
   __device__ __forceinline__ void finish(float (&y)[4], const float* x, int at) const {
     if constexpr (HALVES) {
+      const ColumnPair gate = columns(at), up = columns(BLOCK_N / 2 + at);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const EpilogueColumn g = gate(at + e), u = up(at + e);
-        y[e] = Epilogue::apply(x[e], x[UP + e], rows[0], g, u);
-        y[2 + e] = Epilogue::apply(x[2 + e], x[UP + 2 + e], rows[1], g, u);
+        y[e] = Epilogue::apply(x[e], x[UP + e], rows[0], gate.column[e], up.column[e]);
+        y[2 + e] = Epilogue::apply(x[2 + e], x[UP + 2 + e], rows[1], gate.column[e], up.column[e]);
       }
     } else {
+      const ColumnPair own = columns(at);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const EpilogueColumn own = column(at + e);
-        y[e] = Epilogue::apply(x[e], rows[0], own);
-        y[2 + e] = Epilogue::apply(x[2 + e], rows[1], own);
+        y[e] = Epilogue::apply(x[e], rows[0], own.column[e]);
+        y[2 + e] = Epilogue::apply(x[2 + e], rows[1], own.column[e]);
       }
     }
   }
 
   // D in the two rows of the one column that the columns `at` and `at` + 1 make.
   __device__ __forceinline__ void finish_interleaved(float (&y)[2], const float* x, int at) const {
-    const EpilogueColumn g = column(at), u = column(at + 1);
-    y[0] = Epilogue::apply(x[0], x[1], rows[0], g, u);
-    y[1] = Epilogue::apply(x[2], x[3], rows[1], g, u);
+    const ColumnPair pair = columns(at);
+    y[0] = Epilogue::apply(x[0], x[1], rows[0], pair.column[0], pair.column[1]);
+    y[1] = Epilogue::apply(x[2], x[3], rows[1], pair.column[0], pair.column[1]);
   }
 };
 
@@ -106,7 +109,7 @@ __device__ __forceinline__ void store_by_tma(const Arguments& args, const float 
                                              const TensorMap* map, u32 boxes, int& box, int row0,
                                              int rows, int n0, int group, int consumer, int lane,
                                              bool leader) {
-  const StorePlace place(args, row0, rows, n0, group, lane);
+  const StorePlace place(args, row0, rows, group, consumer, lane);
 #pragma unroll
   for (int c = 0; c < CHUNKS_N; ++c) {
     if (leader) bulk_wait_read<STORE_BOXES - 1>();
@@ -132,9 +135,9 @@ __device__ __forceinline__ void store_by_tma(const Arguments& args, const float 
 __device__ __forceinline__ void store_from_registers(const Arguments& args,
                                                      const float (&acc)[BLOCK_N / 2], int row0,
                                                      int rows, int n0, int group, int dim_n,
-                                                     int lane) {
+                                                     int consumer, int lane) {
   const int row = (threadIdx.x / 32 % 4) * 16 + lane / 4;
-  const StorePlace place(args, row0, rows, n0, group, lane);
+  const StorePlace place(args, row0, rows, group, consumer, lane);
   out_t* d = args.d + row0 * args.stride_dm + n0 / FOLD * args.stride_dn;
   if (FORM == FORM_RAGGED_K) d += group * args.stride_dg;
 #pragma unroll
