@@ -67,6 +67,26 @@ class NumericsContract:
             assert_same(out.read(), rounded(want, "bfloat16"))
             out.assert_only_elements_changed()
 
+    @pytest.mark.parametrize("n", [1, 4, 15, 70, 131])
+    def test_what_lies_behind_a_row_on_the_16_byte_grid_is_not_written(self, target, n):
+        # A store by TMA ends with a chunk of 16 bytes, wherever the tensor ends in it.
+        to_grid = makers.Layout(name="to_grid", pad=-n % 8 or 8)
+        a = target.place(integers((8, 40), seed=1))
+        weights = integers((2, 40, n), seed=2)
+        x = target.place(integers((8, 48), seed=3).T, SWAPPED)
+        y = target.place(integers((8, n), seed=4), to_grid)
+        for layout in (to_grid, SWAPPED):
+            b = target.place(weights, layout)
+            out = target.out(integers((8, n), seed=5), to_grid)
+            target.grouped_mm(a, b, [3, 8], out=out)
+            want = references.fprop(a.read(), weights, [3, 8])
+            assert_same(out.read(), rounded(want, "bfloat16"))
+            out.assert_only_elements_changed()
+        out = target.out(np.full((2, 48, n), NAN), to_grid)
+        target.grouped_mm(x, y, [3, 8], out=out)
+        assert_same(out.read(), rounded(references.wgrad(x.read(), y.read(), [3, 8]), "bfloat16"))
+        out.assert_only_elements_changed()
+
     @pytest.mark.parametrize("k", [1, 31, 33, 65, 129])
     def test_tail_of_k_and_n_in_wgrad_between_guards(self, target, k):
         a, b, ends = wgrad_operands(target, (3, 5), k=k, n=k + 2)

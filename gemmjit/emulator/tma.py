@@ -8,8 +8,10 @@ copies and their restrictions); CUDA C++ Programming Guide, multi-dimensional TM
 alignment of shared memory. Seen on an H200, and in no document: a load that starts at a negative
 coordinate fills, a store that does faults; and a load whose first coordinate along the contiguous
 dimension is no multiple of 16 bytes is an illegal instruction (bf16, swizzled or not, ranks 2 to 4;
-the coordinates of the other dimensions are free). The same is assumed for the other element types
-in bytes, and for stores.
+the coordinates of the other dimensions are free), and such a store too. Along that dimension a load
+is clipped by the element, but a store by 16 bytes: where the tensor ends inside a chunk of 16, what
+lies behind its end there is overwritten with what shared memory holds (bf16, all swizzles; seen on
+2026-11-30). The same is assumed for the other element types, in bytes.
 
 Not here: im2col modes and interleaved layouts (refused).
 """
@@ -45,6 +47,7 @@ __all__ = [
 SMEM_ALIGNMENT = 128
 
 #: Grid in bytes on which a box starts along the contiguous dimension.
+_STORE_CLIP = 16  # bytes of a row that a store writes or leaves as a whole
 _START_GRID = 16
 
 
@@ -146,8 +149,13 @@ def _check_start(tensor_map: TensorMap, coordinates: Sequence[int], smem_address
 
 
 def _box(
-    tensor_map: TensorMap, base_address: int, coordinates: Sequence[int], smem_address: int
+    tensor_map: TensorMap,
+    base_address: int,
+    coordinates: Sequence[int],
+    smem_address: int,
+    clip: int = 1,
 ) -> BoxCopy:
+    """Describe a box of which what is inside is moved, in chunks of ``clip`` bytes of a row."""
     t = tensor_map
     if len(coordinates) != t.rank:
         raise TensorMapFault(
@@ -161,6 +169,7 @@ def _box(
     ]
     bits = t.element_type.bits
     low, high = (x * bits // 8 for x in ranges[0])  # bytes of a row that are inside
+    high = min(-(-high // clip) * clip, t.counts[0] * bits // 8)
     first = base_address + coordinates[0] * bits // 8 + low
     first += sum(c * s for c, s in zip(coordinates[1:], t.strides, strict=True))
     inner = (slice(low_i, high_i) for low_i, high_i in reversed(ranges[1:]))
@@ -234,6 +243,8 @@ def store_box(
 ) -> BoxCopy:
     """Describe a tiled store or reduction; what lies outside the tensor is not written.
 
+    Along the contiguous dimension outside begins with the next chunk of 16 bytes.
+
     Raises
     ------
     TensorMapFault
@@ -241,7 +252,8 @@ def store_box(
         can only be loaded.
     """
     _check_store(tensor_map, coordinates)
-    return _box(tensor_map, base_address, coordinates, smem_address)
+    clip = 1 if tensor_map.element_type.is_padded else _STORE_CLIP
+    return _box(tensor_map, base_address, coordinates, smem_address, clip)
 
 
 def _check_store(tensor_map: TensorMap, coordinates: Sequence[int]) -> None:

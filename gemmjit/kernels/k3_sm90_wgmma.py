@@ -101,6 +101,8 @@ class K3(Kernel):
         """Return which operands come in blocks of 64 columns, and whether D is stored by TMA."""
         s = problem.strides
         itemsize = problem.out_dtype.itemsize
+        # A store by TMA ends with a chunk of 16 bytes: in a padded D it would write past N.
+        row_bytes = problem.n // problem.chain.folds * itemsize
         return {
             "a_blocked": s.ak != 1 and problem.form == "ragged_k" and problem.m % 64 == 0,
             "b_blocked": s.bk != 1 and problem.n % 64 == 0 and problem.chain.gate != "split",
@@ -108,6 +110,7 @@ class K3(Kernel):
                 itemsize == 2
                 and not problem.chain.accumulates
                 and s.dn == 1
+                and row_bytes % 16 == 0
                 and s.dm >= 0
                 and s.dm * itemsize % 16 == 0
                 and s.dg >= 0

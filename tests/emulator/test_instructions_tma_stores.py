@@ -20,7 +20,7 @@ from tma_programs import (
 from gemmjit.emulator.faults import (
     RaceError,
 )
-from gemmjit.emulator.tma import load_box
+from gemmjit.emulator.tma import store_box
 from gemmjit.tensormap import ElementType, Swizzle, TensorMap
 
 FILLED = np.stack([np.arange(512) + 1000 * i for i in range(4)], 1).astype(np.uint32)
@@ -29,7 +29,7 @@ FILLED = np.stack([np.arange(512) + 1000 * i for i in range(4)], 1).astype(np.ui
 def stored(tensor_map, tensor, coordinates):
     smem = np.zeros(BASE + SMEM, np.uint8)
     smem[BASE:] = FILLED.view(np.uint8).reshape(-1)
-    box = load_box(tensor_map, 0, coordinates, BASE)
+    box = store_box(tensor_map, 0, coordinates, BASE)
     out = tensor.copy()
     out[box.runs[:, None] + np.arange(box.run_bytes)] = box.read_shared(smem)
     return out

@@ -51,6 +51,9 @@ def copy_by_element(t, memory, base, coordinates, smem, smem_address, store=Fals
     """Move one box, one byte at a time."""
     size = t.element_type.bits // 8
     counts = [-(-b // s) for b, s in zip(t.box, (1, *t.element_strides[1:]), strict=True)]
+    ends = list(t.dims)
+    if store:  # the chunk of 16 bytes in which the tensor ends is written as a whole
+        ends[0] = -(-t.dims[0] * size // 16) * 16 // size
     fill = bytes(size)
     if t.fill is Fill.NAN:
         fill = {2: b"\xff\x7f", 4: b"\xff\xff\xff\x7f", 8: b"\xff" * 7 + b"\x7f"}[size]
@@ -60,7 +63,7 @@ def copy_by_element(t, memory, base, coordinates, smem, smem_address, store=Fals
         for i, position in enumerate(index):
             step = 1 if i == 0 else t.element_strides[i]
             x = coordinates[i] + position * step
-            inside &= 0 <= x < t.dims[i]
+            inside &= 0 <= x < ends[i]
             where += x * (size if i == 0 else t.strides[i - 1])
             linear += position * scale
             scale *= counts[i]

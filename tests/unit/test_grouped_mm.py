@@ -16,7 +16,7 @@ from gemmjit.errors import InvalidProblemError
 TARGETS = [
     pytest.param((executor, Target(NumpyMaker(), offs, config)), id=f"{executor}-{offs}-{config}")
     for executor in EXECUTORS
-    for offs, config in (("list", "k1"), ("int32", "k0"))
+    for offs, config in (("list", "k1"), ("int32", "k0"), ("int64", None))
 ]
 
 
