@@ -10,10 +10,10 @@ import numpy as np
 
 from gemmjit.arch import Arch
 from gemmjit.config import Config
-from gemmjit.constraints import reasons_against
 from gemmjit.errors import InvalidConfigError, InvalidProblemError
 from gemmjit.kernels import KERNELS
 from gemmjit.problem import Problem
+from gemmjit.selection.admission import reasons_against
 from gemmjit.selection.hardware import gpu_for
 from gemmjit.selection.heuristic import choose
 from gemmjit.selection.model import Prediction, predict
@@ -85,9 +85,7 @@ class Explanation:
             "problem": self.problem,
             "assumption": self.assumption,
             "chosen": {"kernel": self.chosen[0], "tile": self.chosen[1]},
-            "predictions": [
-                {**one.to_dict(), "reason": one.reason} for one in self.predictions
-            ],
+            "predictions": [{**one.to_dict(), "reason": one.reason} for one in self.predictions],
             "refused": [
                 {"kernel": one.kernel, "tile": one.tile, "reasons": list(one.reasons)}
                 for one in self.refused
