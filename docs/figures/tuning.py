@@ -20,7 +20,7 @@ def origin_block(results: Results) -> str:
     if source["dirty"]:
         commit += " with changes"
     rounds = {n for result in record["results"] for n in result["rounds"].values()}
-    span = "-".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else "no"
+    span = " to ".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else "no"
     return (
         f"One {device['name']}, driver {device['driver'] or 'unknown'}, gemmjit {commit}, "
         f"{record['date'][:10]}; {span} rounds. All numbers: `docs/benchmarks/{FILES['tune'][0]}`."
