@@ -116,7 +116,7 @@ def kernels_digest() -> str:
     digest = hashlib.sha256()
     package = Path(kernels_package.__file__).parent
     texts = {f"kernels/{p.name}": p.read_bytes() for p in package.glob("*.py")}
-    texts["config.py"] = (package.parent / "config.py").read_bytes()
+    texts |= {name: (package.parent / name).read_bytes() for name in ("config.py", "epilogue.py")}
     pending = [("templates", templates_root())]
     while pending:
         name, place = pending.pop()

@@ -70,7 +70,7 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         depth = np.full(len(rows), -(-problem.k // config.block_k) * config.block_k)
         eta = row_utilization(sizes, config.block_m)
         used = int(sizes.sum())
-        dram = used * problem.k * in_size + used * problem.n * out_size
+        dram = used * problem.k * in_size + used * problem.columns * out_size
         dram += int((sizes > 0).sum()) * problem.k * problem.n * in_size
         l2 = int((rows + config.block_n).sum()) * columns * problem.k * in_size
     else:

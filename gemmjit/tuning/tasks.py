@@ -97,7 +97,9 @@ def random_tasks(number: int, seed: int, forms: Sequence[Pass], dtype: DType = B
 def tasks_of_manifest(manifest: Manifest) -> list[Task]:
     """Return one product for every bucket that a manifest's problems fall into.
 
-    Groups are of equal size, in the middle of the bucket.
+    Groups are of equal size, in the middle of the bucket. Left out are calls that name a kernel,
+    since nothing is chosen for them, and what the benchmarks cannot run: epilogues, results of
+    another type, and operands in other orders than training has.
 
     Raises
     ------
@@ -106,8 +108,8 @@ def tasks_of_manifest(manifest: Manifest) -> list[Task]:
     """
     found: dict[Bucket, Task] = {}
     for number, entry in enumerate(manifest.problems):
-        if entry.kernel is not None:
-            continue  # its calls name a kernel, nothing is chosen
+        if entry.kernel is not None or not _can_be_measured(entry):
+            continue
         if entry.num_groups is None:
             raise ManifestError(
                 f"{manifest.name}, problems[{number}].num_groups: expected the number of groups "
@@ -117,10 +119,20 @@ def tasks_of_manifest(manifest: Manifest) -> list[Task]:
             found.setdefault(task.bucket, task)
     if not found:
         raise ManifestError(
-            f"{manifest.name}: expected problems whose kernel is chosen; got none. "
-            "Kernels named exactly need no tuning"
+            f"{manifest.name}: expected problems whose kernel is chosen, that store what they "
+            "compute in the type of their operands; got none. Kernels named exactly need no "
+            "tuning; other problems cannot be measured yet"
         )
     return list(found.values())
+
+
+def _can_be_measured(entry: ProblemEntry) -> bool:
+    return (
+        entry.epilogue == "store"
+        and entry.out_dtype in (None, entry.dtype)
+        and entry.a_k_major in (None, entry.form == "ragged_m")
+        and not (entry.form == "ragged_k" and entry.b_k_major)
+    )
 
 
 def _tasks_of_entry(entry: ProblemEntry, groups: int) -> Iterator[Task]:

@@ -194,6 +194,11 @@ def test_a_manifests_problems_give_one_product_a_bucket():
     n = 64
     k = 128
     kernel = "k1"
+    [[problems]]
+    n = 64
+    k = 128
+    out_dtype = "float32"
+    epilogue = "accumulate"
     """
     tasks = tasks_of_manifest(parse(text))
     assert [t.workload.form for t in tasks] == ["fprop"] * 4 + ["wgrad"]
