@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gemmjit.ops.grouped_mm import grouped_mm
     from gemmjit.ops.toolkit import compile, prepare, render
     from gemmjit.problem import Problem
+    from gemmjit.selection import explain
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,7 @@ _PUBLIC = {
     "SwiGLU": "gemmjit.epilogue",
     "check_offsets": "gemmjit.offsets",
     "compile": "gemmjit.ops.toolkit",
+    "explain": "gemmjit.selection",
     "grouped_mm": "gemmjit.ops.grouped_mm",
     "prepare": "gemmjit.ops.toolkit",
     "render": "gemmjit.ops.toolkit",
@@ -66,6 +68,7 @@ __all__ = [
     "check_offsets",
     "compile",
     "errors",
+    "explain",
     "grouped_mm",
     "occupancy",
     "offsets",

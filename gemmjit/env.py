@@ -72,6 +72,12 @@ VARIABLES = (
         _TRUE + _FALSE,
     ),
     Variable(
+        "GEMMJIT_IGNORE_TUNED",
+        "0",
+        "1: choose tiles without what gemmjit tune has recorded.",
+        _TRUE + _FALSE,
+    ),
+    Variable(
         "GEMMJIT_LOG_LEVEL",
         "none",
         "Log to standard error: debug, info, warning or error.",

@@ -22,6 +22,7 @@ from gemmjit.bench.scheduling import Sizes, run_scheduling, scheduling_cases
 from gemmjit.bench.setup import open_bench
 from gemmjit.bench.simulated import ClockModel, SimulatedBackend
 from gemmjit.config import Sm90TmaMmaConfig
+from gemmjit.tuning import Task, Tuner, checked
 from gemmjit.workloads import power_law
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -119,6 +120,10 @@ def simulate(cache):
                 say=lambda text: None,
             ),
         }
+        tuner = Tuner(bench, None, within=20.0, kernels=("k1",))
+        tasks = [Task(work, drawn=work.form == "wgrad") for work in works]
+        measured = [tuner.measure(task) for task in tasks]
+        found["tune"] = {"results": [{"check": checked(one), **one} for one in measured]}
         kinds = {name: kind for name, (_, kind) in records.FILES.items()}
         results = {name: {**head, "kind": kinds[name], **found[name]} for name in found}
         entry = results["ladder"]["states"]["hot"]["rows"][f"{LADDER_CASES[0]}: k1/64"]

@@ -39,6 +39,7 @@ FILES = {
     "scheduling": ("scheduling_h200.json", "scheduling"),
     "grouped": ("grouped_h200.json", "grouped"),
     "host": ("host_h200.json", "host"),
+    "tune": ("tune_h200.json", "tune"),
 }
 
 #: Power states in the order of the tables.

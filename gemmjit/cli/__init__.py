@@ -21,10 +21,12 @@ COMMANDS = {
     "demo": "compile the kernels, run a ragged problem and check it",
     "doctor": "show versions, driver and paths, and what is missing",
     "inspect": "show a kernel's source, PTX, SASS or resources, or which one serves a problem",
+    "explain": "predict the time of every tile for a problem, and say why; needs no GPU",
     "prewarm": "compile a kernel into the cache; needs no GPU",
     "cache": "list, verify and shrink the kernels on disk",
     "emulate": "run a kernel's PTX on the CPU: result, races, deadlocks, counts, a timeline",
     "bench": "measure gemmjit beside other libraries: interleaved, verified, hot and cool",
+    "tune": "measure tiles for given problems, and let grouped_mm take the fastest",
 }
 
 _INTERRUPTED = 130  # what a shell reports for a process that SIGINT ended

@@ -99,7 +99,9 @@ def origin_of(arguments: argparse.Namespace, bench: Bench) -> dict[str, Any]:
 
 def command_of(arguments: argparse.Namespace) -> list[str]:
     """Return what was asked, without the places of files on this machine."""
-    found = ["gemmjit", "bench", arguments.what]
+    found = ["gemmjit", arguments.command]
+    if arguments.command == "bench":
+        found.append(arguments.what)
     for name, value in sorted(vars(arguments).items()):
         if name in ("command", "what") or value is None or value is False:
             continue

@@ -62,8 +62,10 @@ def default_arch() -> Arch:
         raise UnsupportedArchError(str(error).replace("arch:", "GEMMJIT_ARCH:", 1)) from None
 
 
-def resolve(problem: Problem, arch: Arch, config: Config | str | None) -> tuple[Kernel, Config]:
-    """Return the kernel and tile: the caller's config, or the default choice.
+def resolve(
+    problem: Problem, arch: Arch, config: Config | str | None, gpu: str = ""
+) -> tuple[Kernel, Config]:
+    """Return the kernel and tile: the caller's config, or the default choice for a GPU.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def resolve(problem: Problem, arch: Arch, config: Config | str | None) -> tuple[
         If `config` is neither a config nor the name of a kernel.
     """
     if config is None:
-        return choose(problem, arch)
+        return choose(problem, arch, gpu)
     if isinstance(config, str):
         found = kernel(config)
         return found, found.default_config
@@ -83,15 +85,25 @@ def resolve(problem: Problem, arch: Arch, config: Config | str | None) -> tuple[
     )
 
 
-def spec_for(problem: Problem, arch: Arch, config: Config | str | None = None) -> KernelSpec:
+def spec_for(
+    problem: Problem, arch: Arch, config: Config | str | None = None, *, gpu: str = ""
+) -> KernelSpec:
     """Return what would be compiled for a problem on an architecture.
+
+    Parameters
+    ----------
+    problem : Problem
+    arch : Arch
+    config : Config or str, optional
+    gpu : str
+        Name of the device, for which tiles may have been tuned.
 
     Raises
     ------
     InvalidConfigError
         If the config breaks a rule there; with every reason.
     """
-    chosen, tile = resolve(problem, arch, config)
+    chosen, tile = resolve(problem, arch, config, gpu)
     if chosen.loads_by_tma and not problem.has_products:
         chosen, tile = _without_maps(problem, arch, chosen, tile)
     variant = variant_for(problem, chosen, tile)

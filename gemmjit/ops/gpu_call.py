@@ -112,7 +112,7 @@ class GpuCall:
         if kernel is not None:
             spec = spec_with(problem, kernel)
         else:
-            spec = spec_for(problem, where.arch, config)
+            spec = spec_for(problem, where.arch, config, gpu=where.name)
         handle = frontend.current_stream(a.device)
         if stream is not None:
             handle = executor.stream_handle(stream)

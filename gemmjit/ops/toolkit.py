@@ -163,7 +163,8 @@ def prepare(
     from gemmjit.cuda.library import load
 
     ordinal = device or 0
-    kernels = build_all(spec_for(problem, find_device(ordinal).arch, config))
+    where = find_device(ordinal)
+    kernels = build_all(spec_for(problem, where.arch, config, gpu=where.name))
     with current(ordinal):
         for kernel in kernels:
             load(kernel, ordinal)

@@ -10,7 +10,10 @@ from gemmjit.config import Config
 from gemmjit.constraints import variant_for
 from gemmjit.kernels import Kernel
 from gemmjit.problem import Problem
-from gemmjit.selection.heuristic import MEAN_ROWS_BOUNDS, choose
+from gemmjit.selection import records
+from gemmjit.selection.buckets import corners, kind_of
+from gemmjit.selection.choice import choose
+from gemmjit.selection.heuristic import MEAN_ROWS_BOUNDS
 from gemmjit.variant import Variant
 
 __all__ = ["ANY_ROWS", "Choice", "every_choice", "sample_sizes"]
@@ -74,9 +77,24 @@ def every_choice(
         As for `sample_sizes`.
     """
     found: dict[Choice, None] = {}
-    for sizes in sample_sizes(num_groups, rows):
-        problem = describe(*sizes)
+
+    def add(problem: Problem, gpu: str = "") -> None:
         if not problem.is_empty:
-            kernel, config = choose(problem, arch)
+            kernel, config = choose(problem, arch, gpu)
             found[Choice(kernel, config, variant_for(problem, kernel, config))] = None
+
+    sizes = list(sample_sizes(num_groups, rows))
+    for size in sizes:
+        add(describe(*size))
+    tuned = records.current()
+    if tuned is None:
+        return list(found)
+    # Within a bucket a record's tile is the choice or refused; a dimension of length 1, whose
+    # stride says nothing, is at a corner.
+    low_high = max(rows[0], 1), max(rows[1], 1)
+    groups = None if num_groups is None else max(num_groups, 1)
+    for kind in {kind_of(describe(*size)) for size in sizes}:
+        for gpu, bucket in tuned.buckets_of(kind):
+            for size in corners(bucket, groups, low_high):
+                add(describe(*size), gpu)
     return list(found)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 
-from gemmjit.arch import Arch, targets_for
+from gemmjit.arch import Arch
 from gemmjit.config import Config, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig, Sm90WgmmaConfig
-from gemmjit.constraints import map_violations, variant_for, violations
 from gemmjit.dtypes import F32
 from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
+from gemmjit.selection.admission import reasons_against
 
 __all__ = ["MEAN_ROWS_BOUNDS", "choose"]
 
@@ -102,22 +102,13 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
             candidates.append((KERNELS["k3"], _K3_SQUARE))
         candidates.append((KERNELS["k2"], _K2_BY_BLOCK_M[block_m]))
     for kernel, config in candidates:
-        reasons = _reasons_against(kernel, config, problem, arch)
+        reasons = reasons_against(kernel, config, problem, arch)
         if not reasons:
             return kernel, config
         _log.debug("not %s: %s", kernel.name, "; ".join(reasons))
     if arch.number >= _FIRST_WITH_TMA and problem.form == "ragged_m":
         _log.info("k1, which loads without TMA, serves this call: %s", "; ".join(reasons))
     return k1, _K1_BY_BLOCK_M[block_m]
-
-
-def _reasons_against(kernel: Kernel, config: Config, problem: Problem, arch: Arch) -> list[str]:
-    targets = targets_for(arch, kernel.accelerated)
-    if not targets:
-        return [f"arch: {arch} has no target with the instructions of {kernel.name}"]
-    variant = variant_for(problem, kernel, config)
-    reasons = violations(kernel, config, variant, targets[0])
-    return reasons or map_violations(kernel, config, variant, problem, targets[0])
 
 
 def _k3_config(problem: Problem, block_m: int) -> Config:

@@ -102,7 +102,7 @@ def test_br074_nothing_is_compiled_while_a_stream_is_captured(compiled, monkeypa
     a, b = np.zeros((20, 32), np.float16), np.zeros((3, 32, 24), np.float16)
     offs = np.array([4, 9, 20], np.int32)
     monkeypatch.setattr(
-        gpu_call, "device", lambda n: types.SimpleNamespace(arch=Arch(90), num_sms=4)
+        gpu_call, "device", lambda n: types.SimpleNamespace(name="", arch=Arch(90), num_sms=4)
     )
     monkeypatch.setattr(gpu_call.executor, "is_capturing", lambda stream: True)
     frontend = frontend_of(a, "mat_a")

@@ -29,6 +29,7 @@ NAMES = [
     "check_offsets",
     "compile",
     "errors",
+    "explain",
     "grouped_mm",
     "occupancy",
     "offsets",
@@ -45,6 +46,7 @@ SIGNATURES = {
     "render": "(kernel, config=None, arch=None, **variant)",
     "compile": "(kernel, config=None, arch=None, **variant)",
     "prepare": "(problem, config=None, device=None)",
+    "explain": "(problem, arch, *, group_sizes=None, configs=())",
     "occupancy": "(registers, threads, smem_bytes, arch)",
     "check_offsets": "(offs, rows)",
     "Problem.contiguous": "(form='ragged_m', *, num_groups, rows, n, k, dtype=bfloat16, "

@@ -89,7 +89,8 @@ def describe(
 ) -> dict[str, Any]:
     """Return kernel, tile and resources of a contender; only the reason where it has none."""
     try:
-        spec = spec_for(workload.problem(layout, epilogue), Arch.parse(backend.facts.arch), config)
+        arch, gpu = Arch.parse(backend.facts.arch), backend.facts.name
+        spec = spec_for(workload.problem(layout, epilogue), arch, config, gpu=gpu)
         kernel = build(spec)
     except Exception as error:  # the contender itself will fail with it, and be reported
         return {"error": f"{type(error).__name__}: {error}"}

@@ -1,0 +1,258 @@
+"""``gemmjit tune``: measure tiles, record the fastest, show and move the records."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemmjit.bench.cases import CASES, passes_of
+from gemmjit.bench.statistics import MIN_ROUNDS
+from gemmjit.cli.bench_common import names_of, open_run, origin_of, write_record
+from gemmjit.cli.output import print_json, print_table
+from gemmjit.cli.progress import progress
+from gemmjit.errors import CacheError, GemmjitError
+
+if TYPE_CHECKING:
+    from gemmjit.tuning import Storage, Task
+
+__all__ = ["add_arguments", "run"]
+
+_INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "action",
+        nargs="?",
+        default="run",
+        choices=tuple(_ACTIONS),
+        help="run (the default): measure; ls: show records; export, import: move them in a FILE; "
+        "clear: remove them",
+    )
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="of export and import")
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
+        "--case",
+        help="names, or sizes as in rows=4096:groups=32:k=1024:n=2048:skew=1.2 "
+        f"(default: {','.join(CASES)})",
+    )
+    what.add_argument("--form", default="fprop,dgrad,wgrad", help="default: fprop,dgrad,wgrad")
+    what.add_argument("--layout", default="", help="of the weights (default: as in training)")
+    what.add_argument("--shapes", metavar="FILE", help="a manifest's problems, as prewarm takes it")
+    what.add_argument("--random", type=int, metavar="N", help="N products of random sizes")
+    what.add_argument("--dtype", default="bfloat16", help="element type (default: bfloat16)")
+    what.add_argument("--kernel", default="", help="kernels, as in k3 (default: all)")
+    what.add_argument(
+        "--within",
+        type=float,
+        default=1.5,
+        help="leave out tiles that should take this many times the best (default: 1.5)",
+    )
+    what.add_argument("--again", action="store_true", help="measure also what is recorded")
+    what.add_argument(
+        "--check",
+        action="store_true",
+        help="compare the picks of model and heuristic with the fastest; 1 if the model's is not "
+        "within its limit",
+    )
+    how = parser.add_argument_group("how it is measured")
+    how.add_argument("--state", default="cool,hot", help="power states (default: cool,hot)")
+    how.add_argument("--rounds", type=int, default=MIN_ROUNDS, help=f"default: {MIN_ROUNDS}")
+    how.add_argument("--budget", type=float, metavar="SECONDS", help="fewer rounds, to end in time")
+    how.add_argument("--warmup", type=float, default=1.0, help="seconds of load before hot")
+    how.add_argument("--seed", type=int, default=0, help="of data, orders and random sizes")
+    how.add_argument("--device", type=int, default=0, help="CUDA device (default: 0)")
+    how.add_argument(
+        "--backend", default="auto", choices=("auto", "torch", "cupy", "simulated"), help="arrays"
+    )
+    how.add_argument("--commit", help="commit of these sources, where they are no git checkout")
+    parser.add_argument("--gpu", help="ls, export: records of this GPU only")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write all numbers to a file, or print one JSON object",
+    )
+    parser.set_defaults(wrong=parser.error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one action."""
+    with_file = arguments.action in ("export", "import")
+    if with_file is not (arguments.file is not None):
+        arguments.wrong(
+            f"{arguments.action}: expected {'a FILE' if with_file else 'no FILE'} with it"
+        )
+    if arguments.shapes is not None and (arguments.case or arguments.random):
+        arguments.wrong("argument --shapes: not allowed with --case and --random")
+    status: int = _ACTIONS[arguments.action](arguments)
+    return status
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from gemmjit.tuning import Storage, Tuner, checked, is_within
+    from gemmjit.tuning.check import LIMIT, LIMIT_DRAWN
+
+    tasks = _tasks(arguments)
+    printed = arguments.json == "-"
+    arguments.json_file = None if arguments.json is None or printed else Path(arguments.json)
+    bench = open_run(arguments, len(tasks))
+    kernels = names_of(arguments.kernel)
+    tuner = Tuner(bench, Storage(), arguments.within, kernels, arguments.again)
+    record: dict[str, Any] = {**origin_of(arguments, bench), "kind": "tune", "results": []}
+    failed: list[str] = []
+    said = bench.say
+    interrupted = False
+    with progress(len(tasks), "products") as step:
+        if sys.stderr.isatty():
+            bench.say = lambda text: None  # the bar says it
+
+        def finished(task: Task, found: Mapping[str, Any] | None, now: bool) -> None:
+            step(task.label + ("" if now else ", recorded before"))
+            if found is None:
+                failed.append(task.label)
+                return
+            record["results"].append({"measured_now": now, "check": checked(found), **found})
+            write_record(arguments, record)
+
+        try:
+            tuner.run(tasks, finished)
+        except KeyboardInterrupt:
+            interrupted = True
+    rows = [result["check"] for result in record["results"]]
+    if printed:
+        print_json(record)
+    else:
+        print_table(_HEAD, [_row(row) for row in rows])
+    for label in failed:
+        said(f"{label}: nothing was timed")
+    if interrupted:
+        said(f"interrupted: {len(rows)} of {len(tasks)} products are done; run it again for others")
+        return _INTERRUPTED
+    if arguments.check and not is_within(rows, "model"):
+        said(f"a pick of the model is above its limit, {LIMIT:g} ({LIMIT_DRAWN:g} at random sizes)")
+        return 1
+    return 1 if failed else 0
+
+
+def _tasks(arguments: argparse.Namespace) -> list[Task]:
+    from gemmjit.dtypes import dtype_of
+    from gemmjit.manifest import load
+    from gemmjit.tuning import random_tasks, tasks_of, tasks_of_manifest
+
+    if arguments.shapes is not None:
+        return tasks_of_manifest(load(arguments.shapes))
+    forms, dtype = passes_of(names_of(arguments.form)), dtype_of(arguments.dtype)
+    found: list[Task] = []
+    if arguments.case is not None or not arguments.random:
+        cases = names_of(arguments.case) if arguments.case else list(CASES)
+        found += tasks_of(cases, forms, names_of(arguments.layout), dtype)
+    if arguments.random:
+        found += random_tasks(arguments.random, arguments.seed, forms, dtype)
+    return found
+
+
+_HEAD = (
+    *("case", "form", "fastest", "hot us", "cool us", "model's pick", "/fastest"),
+    *("heuristic's", "/fastest"),
+)
+
+
+def _row(row: Mapping[str, Any]) -> list[object]:
+    cells: list[object] = [row["case"], f"{row['form']} {row['layout']}", row["best"]]
+    cells += [_us(row["best_us"].get(state)) for state in ("hot", "cool")]
+    for pick in ("model", "heuristic"):
+        found = row[pick]
+        cells += ["-", "-"] if found is None else [found["tile"], f"{found['ratio']:.3f}"]
+    return cells
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from gemmjit.selection.buckets import Bucket
+    from gemmjit.selection.records import kernels_digest
+
+    storage, entries = _entries(arguments)
+    rows = []
+    for entry in entries:
+        try:
+            bucket, config = Bucket.from_dict(entry["bucket"]), entry["candidates"][0]
+            counts = entry["digest"] == kernels_digest()
+            rows.append(
+                [
+                    entry["gpu"],
+                    str(bucket),
+                    f"{config['kernel']} {config['tile']}",
+                    f"{config['mean_us']:.1f}",
+                    entry["date"][:10],
+                    "yes" if counts else "no: other kernels",
+                ]
+            )
+        except (GemmjitError, KeyError, TypeError, IndexError):
+            rows.append([str(entry.get("gpu")), "-", "-", "-", "-", "no: broken"])
+    if arguments.json:
+        print_json({"file": str(storage.path), "records": entries})
+        return 0
+    if rows:
+        print_table(("gpu", "problems", "tile", "us", "date", "counts"), rows)
+    print(f"{len(rows)} records in {storage.path}")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from gemmjit.tuning.storage import write_file
+
+    _, entries = _entries(arguments)
+    if arguments.file.exists():
+        raise CacheError(f"tune: expected a new file; {arguments.file} exists. Name another")
+    write_file(arguments.file, entries)
+    return _told(arguments, "exported", len(entries))
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from gemmjit.selection.records import kernels_digest
+    from gemmjit.tuning import Storage
+    from gemmjit.tuning.storage import read_file
+
+    entries = read_file(arguments.file)
+    others = sum(entry.get("digest") != kernels_digest() for entry in entries)
+    if others:
+        print(
+            f"gemmjit tune: {others} of {len(entries)} records are of other kernels; they do not "
+            "count for this gemmjit",
+            file=sys.stderr,
+        )
+    return _told(arguments, "imported", Storage().add(entries, keep_newer=True))
+
+
+def _clear(arguments: argparse.Namespace) -> int:
+    from gemmjit.tuning import Storage
+
+    return _told(arguments, "removed", Storage().clear())
+
+
+def _entries(arguments: argparse.Namespace) -> tuple[Storage, list[Mapping[str, Any]]]:
+    from gemmjit.tuning import Storage
+
+    storage = Storage()
+    entries = storage.entries()
+    return storage, [e for e in entries if arguments.gpu in (None, e.get("gpu"))]
+
+
+def _told(arguments: argparse.Namespace, what: str, number: int) -> int:
+    if arguments.json:
+        print_json({what: number})
+    else:
+        print(f"{number} records {what}.")
+    return 0
+
+
+_ACTIONS = {"run": _run, "ls": _list, "export": _export, "import": _import, "clear": _clear}

@@ -1,0 +1,139 @@
+"""``gemmjit tune`` and ``gemmjit explain`` as commands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import run_json
+from tuned_device import GPU, SMALL, tuned_backend  # noqa: F401
+
+import gemmjit
+from gemmjit import Problem, cli, env
+from gemmjit.arch import Arch
+from gemmjit.selection import choose, records
+from gemmjit.tuning import Tuner, tasks_of
+
+
+def run(*argv):
+    return cli.main(["tune", *argv])
+
+
+RUN = ("--backend", "simulated", "--case", SMALL, "--form", "fprop", "--kernel", "k1",
+       "--rounds", "6", "--warmup", "0.01", "--within", "10")  # fmt: skip
+
+
+def test_the_command_measures_checks_lists_and_moves_records(
+    backend, capsys, tmp_path, monkeypatch
+):
+    written = tmp_path / "tune.json"
+    assert run(*RUN, "--json", str(written)) == 0
+    assert "k1 64x128x32_s2" in capsys.readouterr().out
+    record = json.loads(written.read_text())
+    assert record["kind"] == "tune"
+    assert record["device"]["simulated"]
+    assert record["command"][:2] == ["gemmjit", "tune"]
+    (result,) = record["results"]
+    assert result["measured_now"]
+    assert result["check"]["best"] == "k1 64x128x32_s2"
+    # The model picks another, a fifth slower: the check fails, from what is recorded.
+    assert result["check"]["model"]["ratio"] == pytest.approx(1.2, rel=0.02)
+    assert run(*RUN, "--check", "--json") == 1
+    output = capsys.readouterr()
+    assert not json.loads(output.out)["results"][0]["measured_now"]
+    assert "above its limit" in output.err
+    assert run("ls") == 0
+    assert "1 records in" in capsys.readouterr().out
+    moved = tmp_path / "moved.json"
+    assert run("export", str(moved)) == 0
+    assert run("export", str(moved)) == 1
+    assert "Name another" in capsys.readouterr().err
+    assert run("clear", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"removed": 1}
+    assert run("ls", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["records"] == []
+    monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(tmp_path / "elsewhere"))
+    assert run("import", str(moved)) == 0
+    assert run("import", str(moved)) == 0
+    assert capsys.readouterr().out == "1 records imported.\n0 records imported.\n"
+    (task,) = tasks_of([SMALL], ["fprop"], [])
+    assert str(choose(task.problem, Arch(90), GPU)[1]) == "64x128x32_s2"
+
+
+def test_an_interrupted_command_says_so(backend, capsys, monkeypatch):
+    def stop(self, tasks, finished):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tuner, "run", stop)
+    assert run(*RUN) == 130
+    assert "0 of 1 products are done" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv", [("export",), ("ls", "file"), ("--shapes", "x", "--case", "y"), ("nothing",)]
+)
+def test_wrong_usage_exits_with_2(argv, capsys):
+    with pytest.raises(SystemExit) as end:
+        run(*argv)
+    assert end.value.code == 2
+
+
+def test_broken_files_are_told(backend, tmp_path, capsys):
+    path = tmp_path / "broken.json"
+    for text in (
+        "no",
+        json.dumps({"schema": 1, "records": [{"digest": records.kernels_digest()}]}),
+    ):
+        path.write_text(text)
+        assert run("import", str(path)) == 1
+        assert str(path) in capsys.readouterr().err
+    assert run("import", str(tmp_path / "missing.json")) == 1
+    assert "Check the path" in capsys.readouterr().err
+
+
+def test_the_switch_is_documented():
+    assert any(v.name == "GEMMJIT_IGNORE_TUNED" and v.is_switch for v in env.VARIABLES)
+
+
+SHAPE = ("--rows", "2048", "--groups", "64", "--n", "2688", "--k", "1024", "--arch", "sm_90a")
+
+
+def test_explain_prints_what_the_function_says(capsys):
+    problem = Problem.contiguous(num_groups=64, rows=2048, n=2688, k=1024)
+    found = gemmjit.explain(problem, "sm_90a")
+    assert run_json(capsys, "explain", *SHAPE) == json.loads(json.dumps(found.to_dict()))
+    assert cli.main(["explain", *SHAPE]) == 0
+    shown = capsys.readouterr().out
+    for text in (found.best.tile, found.best.reason, found.assumption, found.source, "--sizes"):
+        assert text in shown
+
+
+def test_explain_takes_true_sizes_and_other_forms(capsys):
+    shape = ("explain", "--sizes", "5,0,700", "--n", "64", "--k", "128", "--form", "ragged_k")
+    found = run_json(capsys, *shape, "--arch", "sm_80", "--dtype", "float16")
+    assert found["problem"] == "ragged_k, 3 groups, 705 rows, n=64, k=128, float16"
+    assert found["assumption"] == "rows of each group as given"
+    assert found["gpu"].startswith("A100")
+    refused = {one["kernel"] for one in found["refused"]}
+    assert refused == {"k2", "k3"}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--n", "8", "--k", "8"),
+        ("--rows", "8", "--n", "8", "--k", "8"),
+        ("--sizes", "1", "--rows", "1", "--n", "8", "--k", "8"),
+        ("--rows", "0", "--groups", "1", "--n", "8", "--k", "8"),
+    ],
+)
+def test_explain_says_what_is_missing(argv, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["explain", *argv])
+    assert end.value.code == 2
+
+
+@pytest.mark.parametrize("sizes", ["1,x", "1,-1", ""])
+def test_explain_refuses_sizes_that_are_none(sizes, capsys):
+    assert cli.main(["explain", "--sizes", sizes, "--n", "8", "--k", "8"]) == 1
+    assert "sizes: expected whole numbers" in capsys.readouterr().err
