@@ -19,8 +19,18 @@ TILES = [
     for config in kernel.shipped_configs()
 ]
 FIRST = [p for p in TILES if p.values[0] == KERNELS[p.values[0].kernel].default_config]
-WGRAD_TILES = [p for p in TILES if "ragged_k" in KERNELS[p.values[0].kernel].forms]
 MAKER = NumpyMaker()
+
+
+def others_are_slow(tiles):
+    """Mark all tiles but each kernel's first."""
+    return [
+        p if p in FIRST else pytest.param(*p.values, id=p.id, marks=pytest.mark.slow) for p in tiles
+    ]
+
+
+ALL = others_are_slow(TILES)
+WGRAD = others_are_slow([p for p in TILES if "ragged_k" in KERNELS[p.values[0].kernel].forms])
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +43,7 @@ def emulated(policy="eager", seed=0):
     return emulating(policy, seed, numerics="tensor_core", num_sms=2)
 
 
-@pytest.mark.parametrize("config", TILES)
+@pytest.mark.parametrize("config", ALL)
 def test_a_row_has_the_same_bits_in_every_batch(config):
     with emulated():
         alone = row_bits(MAKER, config, BATCHES[0])
@@ -58,7 +68,7 @@ def test_neighbours_offsets_and_schedules_change_no_bit(config, b_k_major):
             np.testing.assert_array_equal(found, alone)
 
 
-@pytest.mark.parametrize("config", WGRAD_TILES)
+@pytest.mark.parametrize("config", WGRAD)
 @pytest.mark.parametrize("rows", [1, 70])
 def test_a_groups_gradient_has_the_same_bits_among_all_others(config, rows):
     with emulated():

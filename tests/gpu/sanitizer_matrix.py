@@ -6,7 +6,7 @@
     compute-sanitizer --tool synccheck --error-exitcode 1 python tests/gpu/sanitizer_matrix.py
 
 Every array is an allocation of its own, exactly as long as its elements need, so that a single
-byte read or written beside it is an error of memcheck. ``--cells N`` limits the number of cells,
+byte read or written beside it is an error of memcheck. ``--cells N`` limits the cells of each tile,
 ``--kernel K`` takes one kernel. Values are compared as well; a wrong one exits with 1.
 """
 
@@ -106,7 +106,7 @@ def run(exact: Exact, label: str, config: object, case: tuple) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cells", type=int, default=0, help="stop after so many")
+    parser.add_argument("--cells", type=int, default=0, help="no more than so many of each tile")
     parser.add_argument("--kernel", help="only this kernel (k0, k1, ..., auto)")
     arguments = parser.parse_args()
     exact = Exact()
@@ -123,9 +123,10 @@ def main() -> int:
     for number, (label, config) in enumerate(configs()):
         if arguments.kernel not in (None, label):
             continue
+        before = count
         # Each config takes every fourth case, the default choice all of them.
         for case in cases if label == "auto" else cases[number % 4 :: 4]:
-            if arguments.cells and count >= arguments.cells:
+            if arguments.cells and count - before >= arguments.cells:
                 break
             try:
                 count += run(exact, label, config, case)
