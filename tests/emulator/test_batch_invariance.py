@@ -48,11 +48,20 @@ def test_a_row_has_the_same_bits_in_every_batch(config):
     with emulated():
         alone = row_bits(MAKER, config, BATCHES[0])
         assert len(set(alone.tolist())) > 50
-        first = config == KERNELS[config.kernel].default_config
-        for batch in BATCHES[1:] if first else BATCHES[3:6:2]:
+        for batch in BATCHES[3:6:2]:
             np.testing.assert_array_equal(row_bits(MAKER, config, batch), alone)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("config", FIRST)
+def test_a_row_has_the_same_bits_in_every_other_batch(config):
+    with emulated():
+        alone = row_bits(MAKER, config, BATCHES[0])
+        for batch in BATCHES[1:]:
+            np.testing.assert_array_equal(row_bits(MAKER, config, batch), alone)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("config", FIRST)
 @pytest.mark.parametrize("b_k_major", [False, True], ids=["nn", "nt"])
 def test_neighbours_offsets_and_schedules_change_no_bit(config, b_k_major):
@@ -69,7 +78,7 @@ def test_neighbours_offsets_and_schedules_change_no_bit(config, b_k_major):
 
 
 @pytest.mark.parametrize("config", WGRAD)
-@pytest.mark.parametrize("rows", [1, 70])
+@pytest.mark.parametrize("rows", [70])
 def test_a_groups_gradient_has_the_same_bits_among_all_others(config, rows):
     with emulated():
         alone = gradient_bits(MAKER, config, (0, 0), rows)
@@ -78,6 +87,7 @@ def test_a_groups_gradient_has_the_same_bits_among_all_others(config, rows):
             np.testing.assert_array_equal(gradient_bits(MAKER, config, others, rows), alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_order_in_which_warps_run_changes_no_bit(name):
     config = KERNELS[name].default_config
