@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemmjit.bench.cases import Case, Workload
+from gemmjit.bench.epilogues import run_epilogues
 from gemmjit.bench.grouped import run_grouped
 from gemmjit.bench.host_run import run_host
 from gemmjit.bench.ladder import LADDER_CASES, run_ladder
@@ -120,6 +121,11 @@ def simulate(cache):
                 say=lambda text: None,
             ),
         }
+        found["epilogues"] = {
+            "results": run_epilogues(
+                bench, works[:1], lambda r: None, epilogues=("bias",), layouts=("nn",), config="k1"
+            )
+        }
         tuner = Tuner(bench, None, within=20.0, kernels=("k1",))
         tasks = [Task(work, drawn=work.form == "wgrad") for work in works]
         measured = [tuner.measure(task) for task in tasks]
@@ -133,6 +139,12 @@ def simulate(cache):
                 {"kernel": entry["details"]["entry"], "issue_rate": 0.4567, "instructions": 2.5e6}
                 | {"stalls": {"barrier": 3.21, "wait": 1.0}},
                 {"kernel": "Kernel Name", "stalls": {}},  # the head of a second table
+            ],
+        }
+        results["k3_counters"] = {
+            "kind": "counters",
+            "launches": [
+                {**results["counters"]["launches"][0], "workload": "one case fprop"},
             ],
         }
         return json.loads(json.dumps(results))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from figures import counters, findings, grouped, ladder, scheduling, summary, tuning
+from figures import counters, epilogues, findings, grouped, ladder, scheduling, summary, tuning
 from figures.records import Results, read
 
 __all__ = ["BLOCKS", "Results", "read"]
@@ -36,6 +36,8 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "scheduling-verdict": scheduling.verdict,
     "k3-origin": grouped.origin_block,
     "k3-table": grouped.table,
+    "k3-epilogues": epilogues.table,
+    "k3-counters": counters.by_workload,
     "tune-origin": tuning.origin_block,
     "tune-table": tuning.table,
     "invariance-table": tuning.fixed_table,

@@ -7,7 +7,7 @@ from typing import Any
 
 from figures.records import Record, Results, markdown, missing
 
-__all__ = ["table"]
+__all__ = ["by_workload", "table"]
 
 _FIELDS = (
     ("issue_rate", "issue rate", "{:.2f}"),
@@ -39,6 +39,20 @@ def table(results: Results) -> str:
     head = ("kernel", *(title for _, title, _ in _FIELDS), "leading stalls, cycles an instruction")
     workload = record.get("workload", "the workload is not recorded")
     return f"Workload: {workload}.\n\n{markdown(head, rows)}"
+
+
+def by_workload(results: Results) -> str:
+    """Return the same of the default choice, product by product."""
+    record = results.get("k3_counters")
+    if record is None:
+        return missing("k3_counters") + " `gemmjit bench profile --print-ncu` prints the command."
+    rows = []
+    for launch in record["launches"]:
+        cells = [_cell([launch], field, form) for field, _, form in _FIELDS]
+        stalls = ", ".join(f"{name} {value:.1f}" for name, value in launch["stalls"].items())
+        rows.append([launch["workload"], *cells, stalls])
+    head = ("product", *(title for _, title, _ in _FIELDS), "leading stalls, cycles an instruction")
+    return markdown(head, rows)
 
 
 def _cell(launches: list[Record], field: str, form: str) -> str:

@@ -40,6 +40,8 @@ FILES = {
     "grouped": ("grouped_h200.json", "grouped"),
     "host": ("host_h200.json", "host"),
     "tune": ("tune_h200.json", "tune"),
+    "epilogues": ("epilogues_h200.json", "epilogues"),
+    "k3_counters": ("counters_k3_h200.json", "counters"),
 }
 
 #: Power states in the order of the tables.

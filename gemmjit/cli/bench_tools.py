@@ -35,7 +35,7 @@ def declare_host(parser: argparse.ArgumentParser) -> None:
         help="small, so that the device does not hold the host up",
     )
     parser.add_argument("--form", default="fprop,dgrad,wgrad", help="fprop, dgrad, wgrad")
-    parser.add_argument("--calls", type=int, default=1000, help="of each contender (1000)")
+    parser.add_argument("--calls", type=int, default=2000, help="of each contender (2000)")
     parser.add_argument("--batch", type=int, default=100, help="between two waits (100)")
     parser.add_argument("--no-first", action="store_true", help="leave out first calls")
 

@@ -185,6 +185,9 @@ class K3(Kernel):
                 block_m=64, block_n=256, num_stages=4, store_boxes=2, raster_m=2, b_evict_first=True
             ),
             Sm90WgmmaConfig(block_m=256, block_n=128, num_stages=3, store_boxes=4, pingpong=False),
+            Sm90WgmmaConfig(
+                block_m=64, block_n=192, num_stages=6, store_boxes=2, raster_m=2, b_evict_first=True
+            ),
         )
 
 
