@@ -2,9 +2,9 @@
 
     compute-sanitizer --tool TOOL --error-exitcode 1 python tests/gpu/sanitizer_matrix.py
 
-TOOL is memcheck (with ``--report-api-errors no``: the bindings ask the driver for functions of newer
-versions), racecheck, synccheck or initcheck. The last does not see that bulk tensor stores initialise
-memory, so that it reports the read of every result of k3.
+TOOL is memcheck (with ``--report-api-errors no``: the bindings ask the driver for functions of
+newer versions), racecheck, synccheck or initcheck. The last does not see that bulk tensor stores
+initialise memory, so that it reports the read of every result of k3.
 
 Every array is an allocation of its own, exactly as long as its elements need, so that a single
 byte read or written beside it is an error of memcheck. ``--cells N`` limits the cells of each tile,
