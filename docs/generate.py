@@ -65,15 +65,18 @@ def fill(text: str, blocks: Mapping[str, Callable[[Any], str]], results: Any) ->
 def draw() -> list[Path]:
     """Draw the pictures of all results into the folder of the results."""
     plots = import_module("gemmjit.bench.plots")
+    sweeps = import_module("gemmjit.bench.plots_sweep")
     results = _figures().read(BENCHMARKS)
-    drawers = {
-        "ladder": plots.plot_ladder,
-        "grouped": plots.plot_grouped,
-        "scheduling": plots.plot_scheduling,
-    }
+    drawers = (
+        ("ladder", plots.plot_ladder),
+        ("grouped", plots.plot_grouped),
+        ("grouped", sweeps.plot_roofline),
+        ("scheduling", plots.plot_scheduling),
+        ("sweep", sweeps.plot_sweep),
+    )
     return [
         path
-        for name, drawer in drawers.items()
+        for name, drawer in drawers
         if name in results
         for path in drawer(results[name], BENCHMARKS)
     ]

@@ -121,6 +121,22 @@ def simulate(cache):
                 say=lambda text: None,
             ),
         }
+        swept = [
+            Case(
+                f"rows={rows}:groups=4:k=64:n=64:skew={skew}",
+                tuple(power_law(rows, 4, skew).tolist()),
+                64,
+                64,
+            )
+            for rows, skew in ((8, 0.0), (64, 0.0), (64, 1.2))
+        ]
+        works_of = [Workload(case, "fprop") for case in swept]
+        found["sweep"] = {
+            **found["grouped"],
+            "results": run_grouped(
+                bench, works_of, [PEERS["gemmjit"], torch], "torch", lambda r: None, layouts=["nn"]
+            ),
+        }
         found["epilogues"] = {
             "results": run_epilogues(
                 bench, works[:1], lambda r: None, epilogues=("bias",), layouts=("nn",), config="k1"

@@ -5,9 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from figures.records import FILES, Record, Results, markdown, missing, origin, shown, states_of
+from figures.records import (
+    FILES,
+    STATES,
+    Record,
+    Results,
+    markdown,
+    missing,
+    origin,
+    picture,
+    shown,
+    states_of,
+)
 
-__all__ = ["OWN", "geometric_mean", "origin_block", "own_ratio", "table"]
+__all__ = ["OWN", "geometric_mean", "origin_block", "own_ratio", "pictures", "table"]
 
 #: Name of gemmjit among the peers.
 OWN = "gemmjit"
@@ -32,6 +43,20 @@ def table(results: Results) -> str:
         parts += [f"{result['label']}, {r['name']}: {r['reason']}" for r in result["rejected"]]
         if result["skipped"]:
             parts.append(f"{result['label']}: not measured, {result['skipped']}.")
+    return "\n\n".join(parts)
+
+
+def pictures(results: Results) -> str:
+    """Return the pictures of rooflines, and of sweeps over rows and skew."""
+    parts = []
+    if "grouped" in results:
+        parts += [picture(f"Roofline, {s}", f"roofline_{s}.png") for s in STATES]
+    if "sweep" in results:
+        parts.append(origin(results["sweep"], results["sweep"]["results"], FILES["sweep"][0]))
+        parts.append(picture("Throughput over the rows of a group", "sweep_rows.png"))
+        parts.append(picture("Throughput over the skew of the routing", "sweep_skew.png"))
+    else:
+        parts.append(missing("sweep"))
     return "\n\n".join(parts)
 
 

@@ -38,6 +38,7 @@ FILES = {
     "tiles": ("tiles_h200.json", "scheduling"),
     "scheduling": ("scheduling_h200.json", "scheduling"),
     "grouped": ("grouped_h200.json", "grouped"),
+    "sweep": ("sweep_h200.json", "grouped"),
     "host": ("host_h200.json", "host"),
     "tune": ("tune_h200.json", "tune"),
     "epilogues": ("epilogues_h200.json", "epilogues"),

@@ -10,12 +10,13 @@ from typing import Any
 from gemmjit.bench.statistics import ratio_interval
 from gemmjit.errors import GemmjitError
 
-__all__ = ["plot_grouped", "plot_ladder", "plot_scheduling"]
+__all__ = ["COLOURS", "legend", "plot_grouped", "plot_ladder", "plot_scheduling", "pyplot", "save"]
 
 #: Contenders of ``gemmjit bench scheduling``; the first is what the others are compared with.
 _SCHEDULES = ("persistent", "bounded", "compact")
 
-_COLOURS = ("#3b6ea8", "#c8553d", "#6a994e", "#8e6c8a", "#d9a441", "#7f8c8d", "#2a9d8f", "#b56576")
+#: Of things that are compared, in their order.
+COLOURS = ("#3b6ea8", "#c8553d", "#6a994e", "#8e6c8a", "#d9a441", "#7f8c8d", "#2a9d8f", "#b56576")
 _MARKERS = "os^D"  # for more things than colours
 
 
@@ -73,7 +74,7 @@ def plot_scheduling(record: Mapping[str, Any], directory: Path) -> list[Path]:
 
 
 def _schedules(record: Mapping[str, Any], state: str, directory: Path) -> Path:
-    plt = _pyplot()
+    plt = pyplot()
     results = [result for result in record["results"] if state in result["states"]]
     names = [f"{roomy}{way}" for way in _SCHEDULES for roomy in ("", "capacity ")]
     figure, axes = plt.subplots(figsize=(2.0 + 1.1 * len(results), 4.2))
@@ -87,7 +88,7 @@ def _schedules(record: Mapping[str, Any], state: str, directory: Path) -> Path:
             x = j + (i - (len(names) - 1) / 2) * width
             style = {"hatch": "////", "alpha": 0.6} if i % 2 else {}
             label = name.replace("capacity ", "roomy buffer, ") if j == 0 else None
-            axes.bar(x, ratio.median, width * 0.9, color=_COLOURS[i // 2], label=label, **style)
+            axes.bar(x, ratio.median, width * 0.9, color=COLOURS[i // 2], label=label, **style)
             if ratio.low is not None:
                 axes.vlines(x, ratio.low, ratio.high, color="black", linewidth=1)
     axes.axhline(1.0, color="black", linewidth=0.8)
@@ -95,8 +96,8 @@ def _schedules(record: Mapping[str, Any], state: str, directory: Path) -> Path:
     axes.set_xticks(range(len(results)), labels, fontsize=8)
     axes.set_ylabel(f"time / time of {_SCHEDULES[0]}")
     axes.set_title(f"Ways to find tiles on the device, {state}: lower is faster")
-    _legend(axes)
-    return _save(figure, axes, record, directory / f"scheduling_{state}.png")
+    legend(axes)
+    return save(figure, axes, record, directory / f"scheduling_{state}.png")
 
 
 def _ratios(
@@ -106,7 +107,7 @@ def _ratios(
     state: str,
     directory: Path,
 ) -> Path:
-    plt = _pyplot()
+    plt = pyplot()
     baseline = record["baseline"]
     peers = list(dict.fromkeys(p for r in results for p in r["states"][state]["best"]))
     peers = [peer for peer in peers if peer != baseline] or peers
@@ -119,7 +120,7 @@ def _ratios(
             if ratio is None:
                 continue
             x = j + (i - (len(peers) - 1) / 2) * width
-            colour = _COLOURS[i % len(_COLOURS)]
+            colour = COLOURS[i % len(COLOURS)]
             axes.bar(x, ratio["median"], width * 0.9, color=colour, label=peer if j == 0 else None)
             if ratio["low"] is not None:
                 axes.vlines(x, ratio["low"], ratio["high"], color="black", linewidth=1)
@@ -127,8 +128,8 @@ def _ratios(
     axes.set_xticks(range(len(results)), [r["case"] for r in results], rotation=25, ha="right")
     axes.set_ylabel(f"time / time of {baseline}")
     axes.set_title(f"{form}, {state}: lower is faster; bars are medians, lines 95 % intervals")
-    _legend(axes)
-    return _save(figure, axes, record, directory / f"grouped_{form}_{state}.png")
+    legend(axes)
+    return save(figure, axes, record, directory / f"grouped_{form}_{state}.png")
 
 
 def _ratio(found: Mapping[str, Any], peer: str) -> Mapping[str, Any] | None:
@@ -140,7 +141,7 @@ def _ratio(found: Mapping[str, Any], peer: str) -> Mapping[str, Any] | None:
 def _throughput(
     record: Mapping[str, Any], found: Mapping[str, Any], state: str, directory: Path
 ) -> Path:
-    plt = _pyplot()
+    plt = pyplot()
     rungs, cases = record["rungs"], record["cases"]
     figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.42 * len(rungs)))
     height = 0.8 / len(cases)
@@ -151,28 +152,28 @@ def _throughput(
             if f"{case}: {rung}" in found["rows"]
         ]
         widths = [row["tflop_per_s"] for _, row in places]
-        colour = _COLOURS[i % len(_COLOURS)]
+        colour = COLOURS[i % len(COLOURS)]
         axes.barh([y for y, _ in places], widths, height * 0.9, color=colour, label=case)
     axes.set_yticks(range(len(rungs)), rungs, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("useful TFLOP/s")
     axes.set_title(f"The ladder, {state}")
     axes.legend(frameon=False, fontsize=8, loc="upper right")
-    return _save(figure, axes, record, directory / f"ladder_throughput_{state}.png")
+    return save(figure, axes, record, directory / f"ladder_throughput_{state}.png")
 
 
 def _skew_loss(
     record: Mapping[str, Any], found: Mapping[str, Any], state: str, directory: Path
 ) -> Path:
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(6.6, 4.6))
     losses = [row for row in found["skew"] if row["predicted_loss"] is not None]
     highest = 5.0
     for i, row in enumerate(losses):
         x, y = 100 * row["predicted_loss"], 100 * row["measured_loss"]["median"]
         highest = max(highest, x, y)
-        marker = _MARKERS[i // len(_COLOURS) % len(_MARKERS)]
-        axes.plot(x, y, marker, color=_COLOURS[i % len(_COLOURS)], label=row["rung"])
+        marker = _MARKERS[i // len(COLOURS) % len(_MARKERS)]
+        axes.plot(x, y, marker, color=COLOURS[i % len(COLOURS)], label=row["rung"])
     axes.plot([0, highest], [0, highest], color="black", linewidth=0.8)
     for shift in (-4, 4):
         axes.plot([0, highest], [shift, highest + shift], color="grey", linewidth=0.6, ls=":")
@@ -181,17 +182,19 @@ def _skew_loss(
     axes.set_title(f"Throughput lost to skew, {state}; dotted: four points")
     if losses:
         axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _save(figure, axes, record, directory / f"ladder_skew_{state}.png")
+    return save(figure, axes, record, directory / f"ladder_skew_{state}.png")
 
 
-def _legend(axes: Any) -> None:
+def legend(axes: Any) -> None:
+    """Put a legend above the data, if there is anything to name."""
     if axes.get_legend_handles_labels()[0]:
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.15 * (high - low))  # room for the legend above the data
         axes.legend(frameon=False, fontsize=8, loc="upper left", ncols=3)
 
 
-def _save(figure: Any, axes: Any, record: Mapping[str, Any], path: Path) -> Path:
+def save(figure: Any, axes: Any, record: Mapping[str, Any], path: Path) -> Path:
+    """Write a figure with its origin at the lower edge, and close it; returns the path."""
     device, source = record["device"], record["source"]
     commit = (source["commit"] or "unknown commit")[:10] + (" (dirty)" if source["dirty"] else "")
     origin = f"{device['name']}, driver {device['driver'] or '?'}, {commit}, {record['date'][:10]}"
@@ -202,11 +205,12 @@ def _save(figure: Any, axes: Any, record: Mapping[str, Any], path: Path) -> Path
     path.parent.mkdir(parents=True, exist_ok=True)
     # Whoever has the picture and the result file can see that they belong together.
     figure.savefig(path, dpi=110, metadata={"Creation Time": record["date"], "Source": origin})
-    _pyplot().close(figure)
+    pyplot().close(figure)
     return path
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Return matplotlib's pyplot, drawing to files; GemmjitError if it is missing."""
     try:
         matplotlib = import_module("matplotlib")
     except ImportError as error:

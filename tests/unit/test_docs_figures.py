@@ -125,6 +125,8 @@ def test_pages_and_pictures_of_a_full_set(tmp_path, results, monkeypatch):
     ):
         for state in ("hot", "cool"):
             assert drawn[f"{kind}_{state}.png"].stat().st_size > 5000
+    for name in ("roofline_hot", "roofline_cool", "sweep_rows", "sweep_skew"):
+        assert drawn[f"{name}.png"].stat().st_size > 5000
     pages = generate.pages_with_figures()
     assert len(pages) >= 4
     for path, text in pages.items():
