@@ -146,6 +146,25 @@ class Frontend(ABC):
     def check_differentiable(self, array: Any, argument: str) -> None:  # noqa: B027
         """Raise if the array asks for a gradient that the call would not record."""
 
+    def operator(self, arrays: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """Return what runs `grouped_mm` for arrays that the framework itself has a say in.
+
+        Parameters
+        ----------
+        arrays : tuple
+            The array arguments of a call; some may be None, or of another kind.
+
+        Returns
+        -------
+        callable or None
+            It takes the arguments of the call. None if nothing is to be recorded or traced.
+        """
+        return None
+
+    def for_subclass(self) -> Frontend:
+        """Return the frontend for arrays of a subclass of what this one serves."""
+        return self
+
     def requires_grad(self, array: Any) -> bool:
         """Return whether the array may ask for a gradient; cheap."""
         return False
@@ -237,8 +256,9 @@ def _find(array: Any, argument: str) -> Frontend:
         if base not in FRONTENDS and root in _MODULES:
             importlib.import_module(_MODULES[root])
         if base in FRONTENDS:
-            FRONTENDS[type(array)] = FRONTENDS[base]
-            return FRONTENDS[base]
+            found = FRONTENDS[base]
+            FRONTENDS[type(array)] = found if base is type(array) else found.for_subclass()
+            return FRONTENDS[type(array)]
     kind = f"{type(array).__module__}.{type(array).__qualname__}"
     raise InvalidDtypeError(
         f"{argument}: expected a NumPy, CuPy or torch array; got {kind}. "

@@ -1,10 +1,16 @@
-"""torch tensors. Imported when the first one appears; the only module that imports torch."""
+"""torch tensors. Imported when the first one appears.
+
+A call on plain tensors runs as it does on any framework's arrays. One that autograd must record, or
+that something traces or transforms, goes through the operator of `gemmjit.integrations.torch_operator`,
+which is imported then.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from importlib import import_module
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -12,9 +18,9 @@ from gemmjit.arrays import CPU, ArrayView, Frontend, contiguous_strides, registe
 from gemmjit.dtypes import BF16, F16, F32, F64, I32, I64, U8, DType
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 
-__all__ = ["TorchFrontend"]
+__all__ = ["TorchFrontend", "grouped_linear", "grouped_mm"]
 
-_FROM_TORCH: dict[Any, DType] = {
+FROM_TORCH: dict[Any, DType] = {
     torch.bfloat16: BF16,
     torch.float16: F16,
     torch.float32: F32,
@@ -23,7 +29,18 @@ _FROM_TORCH: dict[Any, DType] = {
     torch.int64: I64,
     torch.uint8: U8,
 }
-_TO_TORCH = {ours: theirs for theirs, ours in _FROM_TORCH.items()}
+TO_TORCH = {ours: theirs for theirs, ours in FROM_TORCH.items()}
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+#: Whether a mode or an argument's type overrides what torch functions do.
+_is_overridden: Callable[..., bool] = torch.overrides.has_torch_function_variadic
+#: How many modes look at every operator that runs: fake tensors, tracers, counters.
+_num_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+def is_plain(tensor: Any) -> bool:
+    """Return whether a tensor is of no subclass; a parameter is plain."""
+    return type(tensor) in _PLAIN
 
 
 class TorchFrontend(Frontend):
@@ -47,10 +64,10 @@ class TorchFrontend(Frontend):
 
     def view(self, array: Any, argument: str = "array") -> ArrayView:
         """Return the view of a tensor."""
-        dtype = _FROM_TORCH.get(array.dtype)
+        dtype = FROM_TORCH.get(array.dtype)
         if dtype is None:
             raise InvalidDtypeError(
-                f"{argument}: expected one of {', '.join(str(t) for t in _FROM_TORCH)}; "
+                f"{argument}: expected one of {', '.join(str(t) for t in FROM_TORCH)}; "
                 f"got {array.dtype}. Cast it"
             )
         where = array.get_device() if array.is_cuda else CPU
@@ -68,10 +85,15 @@ class TorchFrontend(Frontend):
     def identify(
         self, mat_a: Any, mat_b: Any, offs: Any
     ) -> tuple[tuple[Any, ...], tuple[int, int, int]] | None:
-        """Return signatures and addresses; None for operands that ask for a gradient."""
+        """Return signatures and addresses; None for what only the operator can run."""
+        if _is_overridden(mat_a, mat_b, offs) or _num_modes():
+            return None
         if (mat_a.requires_grad or mat_b.requires_grad) and torch.is_grad_enabled():
             return None
-        pointer_a = mat_a.data_ptr()
+        try:
+            pointer_a = mat_a.data_ptr()
+        except RuntimeError:  # a wrapper of functorch has no memory
+            return None
         pointer_b = mat_b.data_ptr()
         return (
             mat_a.shape,
@@ -100,15 +122,15 @@ class TorchFrontend(Frontend):
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return a new tensor from torch's caching allocator."""
         if device >= 0 and self._quick_empty is not None and self._current_device() == device:
-            return self._quick_empty(shape, contiguous_strides(shape), _TO_TORCH[dtype])
+            return self._quick_empty(shape, contiguous_strides(shape), TO_TORCH[dtype])
         where = self._cpu if device == CPU else self._devices[device]
-        return torch.empty(shape, dtype=_TO_TORCH[dtype], device=where)
+        return torch.empty(shape, dtype=TO_TORCH[dtype], device=where)
 
     def allocator(self, shape: tuple[int, ...], dtype: DType, device: int) -> Callable[[], Any]:
         """Return what makes tensors as `empty` does, always of one kind."""
         if device == 0 and len(self._devices) == 1 and self._quick_empty is not None:
             # The one device there is, is the current one.
-            return partial(self._quick_empty, shape, contiguous_strides(shape), _TO_TORCH[dtype])
+            return partial(self._quick_empty, shape, contiguous_strides(shape), TO_TORCH[dtype])
         return partial(self.empty, shape, dtype, device)
 
     def current_stream(self, device: int) -> int:
@@ -120,13 +142,50 @@ class TorchFrontend(Frontend):
         return partial(self._raw_stream, device)
 
     def check_differentiable(self, array: Any, argument: str) -> None:
-        """Raise for a tensor that asks for a gradient."""
+        """Raise for a tensor that asks for a gradient, where none would be recorded."""
         if array.requires_grad and torch.is_grad_enabled():
             raise InvalidProblemError(
-                f"{argument}: expected a tensor without requires_grad; gradients of grouped_mm "
-                f"are not recorded yet. Pass {argument}.detach(), or call under torch.no_grad(), "
-                "and compute dgrad and wgrad with grouped_mm"
+                f"{argument}: expected a tensor without requires_grad; a compiled kernel's launch "
+                f"is not recorded. Pass {argument}.detach(), call under torch.no_grad(), or call "
+                "gemmjit.grouped_mm"
             )
 
+    def operator(self, arrays: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """Return what records gradients, or the operator, for tensors that need one of them."""
+        tensors = [array for array in arrays if isinstance(array, torch.Tensor)]
+        if (
+            _num_modes()
+            or _is_overridden(*tensors)
+            or not all(map(is_plain, tensors))
+            or any(t.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
+        ):
+            found = import_module("gemmjit.integrations.torch_operator").call
+        elif torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            found = import_module("gemmjit.integrations.torch_autograd").record
+        else:
+            return None
+        return cast("Callable[..., Any]", found)
 
-register(torch.Tensor, TorchFrontend())
+    def for_subclass(self) -> Frontend:
+        """Return a frontend that knows no tensor's address: a subclass may have none."""
+        return _SubclassFrontend()
+
+
+class _SubclassFrontend(TorchFrontend):
+    """Subclasses of torch tensors, fake tensors among them."""
+
+    def identify(self, mat_a: Any, mat_b: Any, offs: Any) -> None:
+        """Return None: the operator decides what such tensors do."""
+
+
+FRONTEND = TorchFrontend()
+register(torch.Tensor, FRONTEND)
+register(torch.nn.Parameter, FRONTEND)
+
+
+def __getattr__(name: str) -> Any:
+    # With the operator, which plain calls do without.
+    if name in ("grouped_linear", "grouped_mm"):
+        module = "torch_linear" if name == "grouped_linear" else "torch_replacement"
+        return getattr(import_module(f"gemmjit.integrations.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

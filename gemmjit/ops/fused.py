@@ -139,7 +139,7 @@ def fused_of(frontend: Frontend, bias: Any, epilogue: Any, accumulate: bool) -> 
             continue
         name, array = step.operand.argument, step.array
         other = frontend_of(array, name)
-        if other is not frontend:
+        if other.name != frontend.name:
             raise InvalidDtypeError(
                 f"{name}: expected a {frontend.name} array, like mat_a; got a {other.name} one. "
                 "Convert it without a copy through DLPack"

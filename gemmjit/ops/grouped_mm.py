@@ -10,7 +10,7 @@ from gemmjit.arrays import CPU, FRONTENDS, Frontend, frontend_of
 from gemmjit.config import Config
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.ops.dispatch import LadderKernel
-from gemmjit.ops.fused import Fused, fused_of
+from gemmjit.ops.fused import Fused, fused_of, steps_of
 from gemmjit.ops.gpu_call import GpuCall
 from gemmjit.ops.validation import device_name, form_of, host_group_sizes
 from gemmjit.templating import overridden
@@ -100,6 +100,13 @@ def grouped_mm(
     [8.0, 16.0, 16.0, 16.0]
     """
     if bias is not None or epilogue is not None:
+        others = [step.array for step in steps_of(bias, epilogue, accumulate)]
+        operator = frontend_of(mat_a, "mat_a").operator((mat_a, mat_b, offs, out, *others))
+        if operator is not None:
+            return operator(
+                mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, out=out,
+                accumulate=accumulate, epilogue=epilogue, config=config, stream=stream,
+            )  # fmt: skip
         return run_fused(
             mat_a, mat_b, offs, bias, out_dtype, out, accumulate, epilogue, config, stream
         )
@@ -129,7 +136,25 @@ def grouped_mm(
                 call = _calls.get(key)
                 if call is not None:
                     return call.run_into(out, pointer_out, mat_a, mat_b, offs, inputs, stream)
+    operator = frontend_of(mat_a, "mat_a").operator((mat_a, mat_b, offs, out))
+    if operator is not None:
+        return operator(
+            mat_a, mat_b, offs=offs, out_dtype=out_dtype, out=out, accumulate=accumulate,
+            config=config, stream=stream,
+        )  # fmt: skip
     return run_first(mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream, key=key)
+
+
+def _traced(mat_a: Any, mat_b: Any, **arguments: Any) -> Any:
+    """Do what `grouped_mm` does, for torch.compile to trace: it imports what it finds at once."""
+    from gemmjit.integrations.torch_operator import call
+
+    return call(mat_a, mat_b, **arguments)
+
+
+# torch.compile looks for this attribute and traces what it finds there in the function's place.
+# A question asked in every call would cost a tenth of a microsecond.
+grouped_mm._torchdynamo_inline = _traced  # type: ignore[attr-defined]
 
 
 def run_fused(
@@ -251,7 +276,7 @@ def _remember(key: Any, call: GpuCall) -> None:
 
 def _same_framework(frontend: Frontend, array: Any, argument: str) -> None:
     other = frontend_of(array, argument)
-    if other is not frontend:
+    if other.name != frontend.name:
         raise InvalidDtypeError(
             f"{argument}: expected a {frontend.name} array, like mat_a; got a {other.name} one. "
             "Convert it without a copy through DLPack"
@@ -286,7 +311,7 @@ def _is_beside(offs: Any, frontend: Frontend, device: int) -> bool:
             f"offs: expected offsets on {device_name(device)}, like mat_a, or on the host; "
             f"got them on {device_name(where)}"
         )
-    if theirs is not frontend:
+    if theirs.name != frontend.name:
         raise InvalidDtypeError(
             f"offs: expected an array of the framework of mat_a; got a {theirs.name} one. "
             "Convert it without a copy through DLPack"

@@ -15,7 +15,15 @@ from gemmjit.offsets import to_host, validate
 from gemmjit.problem import Problem, Strides, pointer_alignment
 from gemmjit.variant import MAX_SHAPE, Form
 
-__all__ = ["check_out", "form_of", "host_group_sizes", "problem_of", "result_shape"]
+__all__ = [
+    "check_dtypes",
+    "check_num_groups",
+    "check_out",
+    "form_of",
+    "host_group_sizes",
+    "problem_of",
+    "result_shape",
+]
 
 _OPERAND_DTYPES = (BF16, F16, F32)
 _MAX_EXTENT = MAX_SHAPE
@@ -194,13 +202,8 @@ def problem_of(
         Steps of the epilogue, `accumulate` among them.
     """
     form = form_of(a.shape, b.shape)
-    _check_dtypes(a, b, offs)
-    if form == "ragged_m" and b.shape[0] != num_groups:
-        raise InvalidProblemError(
-            f"offs: expected {b.shape[0]} end offsets, one per group of mat_b {b.shape}; "
-            f"got {num_groups}. Rows of experts that live elsewhere belong to the tail, behind "
-            "offs[-1]"
-        )
+    check_dtypes(a, b, offs)
+    check_num_groups(form, b.shape, num_groups)
     for name, view in (("mat_a", a), ("mat_b", b)):
         if any(size > _MAX_EXTENT for size in view.shape):
             raise InvalidProblemError(
@@ -277,7 +280,18 @@ def device_name(device: int) -> str:
     return "the CPU" if device == CPU else f"cuda:{device}"
 
 
-def _check_dtypes(a: ArrayView, b: ArrayView, offs: ArrayView | None) -> None:
+def check_num_groups(form: Form, b: Shape, num_groups: int) -> None:
+    """Raise if there is not one end offset for each group of `mat_b`."""
+    if form == "ragged_m" and b[0] != num_groups:
+        raise InvalidProblemError(
+            f"offs: expected {b[0]} end offsets, one per group of mat_b {b}; "
+            f"got {num_groups}. Rows of experts that live elsewhere belong to the tail, behind "
+            "offs[-1]"
+        )
+
+
+def check_dtypes(a: ArrayView, b: ArrayView, offs: ArrayView | None) -> None:
+    """Check types and devices of the operands, and the offsets' type, rank and stride."""
     if a.dtype not in _OPERAND_DTYPES:
         names = ", ".join(d.name for d in _OPERAND_DTYPES)
         raise InvalidDtypeError(f"mat_a: expected one of {names}; got {a.dtype}. Cast it")
