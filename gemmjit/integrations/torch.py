@@ -1,8 +1,8 @@
 """torch tensors. Imported when the first one appears.
 
 A call on plain tensors runs as it does on any framework's arrays. One that autograd must record, or
-that something traces or transforms, goes through the operator of `gemmjit.integrations.torch_operator`,
-which is imported then.
+that something traces or transforms, goes through what stands in `torch_autograd` and
+`torch_operator` beside this module; they are imported then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gemmjit.arrays import CPU, ArrayView, Frontend, contiguous_strides, registe
 from gemmjit.dtypes import BF16, F16, F32, F64, I32, I64, U8, DType
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 
-__all__ = ["TorchFrontend", "grouped_linear", "grouped_mm"]
+__all__ = ["FROM_TORCH", "TO_TORCH", "TorchFrontend", "is_plain"]
 
 FROM_TORCH: dict[Any, DType] = {
     torch.bfloat16: BF16,
@@ -31,11 +31,13 @@ FROM_TORCH: dict[Any, DType] = {
 }
 TO_TORCH = {ours: theirs for theirs, ours in FROM_TORCH.items()}
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
 #: Whether a mode or an argument's type overrides what torch functions do.
 _is_overridden: Callable[..., bool] = torch.overrides.has_torch_function_variadic
 #: How many modes look at every operator that runs: fake tensors, tracers, counters.
 _num_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+#: The innermost of functorch's transforms, such as vmap, or None.
+_functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
 
 
 def is_plain(tensor: Any) -> bool:
@@ -156,11 +158,12 @@ class TorchFrontend(Frontend):
         if (
             _num_modes()
             or _is_overridden(*tensors)
-            or not all(map(is_plain, tensors))
-            or any(t.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
+            or _functorch_level() is not None
+            or not _PLAIN.issuperset(map(type, tensors))
+            or tensors[0].is_meta
         ):
             found = import_module("gemmjit.integrations.torch_operator").call
-        elif torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        elif torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):
             found = import_module("gemmjit.integrations.torch_autograd").record
         else:
             return None

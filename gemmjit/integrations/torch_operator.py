@@ -183,7 +183,8 @@ def _fake_into(
 
 def _autograd(keyset: Any, *arguments: Any) -> Any:
     """Record the product if a gradient is wanted, and go on below autograd."""
-    mat_a, mat_b, offs, bias, out_dtype, config = (*arguments, *(None,) * (6 - len(arguments)))
+    missing = [None] * (6 - len(arguments))  # defaults are left out
+    mat_a, mat_b, offs, bias, out_dtype, config = list(arguments) + missing
     below = keyset & torch._C._after_autograd_keyset
     if not (torch.is_grad_enabled() and wants_gradient(mat_a, mat_b, bias)):
         return _OPERATOR.redispatch(below, mat_a, mat_b, offs, bias, out_dtype, config)
