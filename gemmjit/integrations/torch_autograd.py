@@ -22,7 +22,16 @@ from gemmjit.epilogue import Bias
 from gemmjit.errors import InvalidProblemError
 from gemmjit.ops.grouped_mm import grouped_mm
 
-__all__ = ["GroupedMM", "bias_of", "grad_of_bias", "loadable", "record", "refuse", "wants_gradient"]
+__all__ = [
+    "GroupedMM",
+    "apply",
+    "bias_of",
+    "grad_of_bias",
+    "loadable",
+    "record",
+    "refuse",
+    "wants_gradient",
+]
 
 
 def wants_gradient(*tensors: Any) -> bool:
@@ -96,6 +105,11 @@ class GroupedMM(torch.autograd.Function):  # type: ignore[misc]
         return None, da, db, None, dbias, None, None
 
 
+#: `GroupedMM.apply` without its look at functorch: plain tensors are no wrappers of its own, and
+#: those that come to the operator are recorded one level at a time.
+apply: Callable[..., Any] = super(torch.autograd.Function, GroupedMM).apply
+
+
 def record(
     mat_a: Any,
     mat_b: Any,
@@ -124,7 +138,7 @@ def record(
         bias = bias_of(bias, epilogue)
     if accumulate:  # without out=: the call itself says what is wrong
         return grouped_mm(mat_a.detach(), mat_b.detach(), offs=offs, accumulate=True)
-    return GroupedMM.apply(_run, mat_a, mat_b, offs, bias, out_dtype, config)
+    return apply(_run, mat_a, mat_b, offs, bias, out_dtype, config)
 
 
 def bias_of(bias: Any, epilogue: Any) -> Any:

@@ -9,14 +9,15 @@ import json
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from gemmjit.arrays import CPU, ArrayView
 from gemmjit.config import Config
 from gemmjit.dtypes import dtype_of
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.integrations.torch import FROM_TORCH, TO_TORCH, is_plain
-from gemmjit.integrations.torch_autograd import GroupedMM, bias_of, refuse, wants_gradient
+from gemmjit.integrations.torch_autograd import apply, bias_of, refuse, wants_gradient
 from gemmjit.kernels import kernel
 from gemmjit.ops.grouped_mm import grouped_mm
 from gemmjit.ops.validation import check_dtypes, check_num_groups, form_of, result_shape
@@ -193,7 +194,17 @@ def _autograd(keyset: Any, *arguments: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return _OPERATOR.redispatch(below, *operands)
 
-    return GroupedMM.apply(run, mat_a, mat_b, offs, bias, out_dtype, config)
+    functorch = torch._C._functorch
+    if functorch.maybe_current_level() is None:
+        return apply(run, mat_a, mat_b, offs, bias, out_dtype, config)
+    # A transform, such as grad, comes here once for each of its levels, and recording this level
+    # is what is wanted. torch's own operators need not say so.
+    before = functorch.get_single_level_autograd_function_allowed()
+    functorch.set_single_level_autograd_function_allowed(True)
+    try:
+        return apply(run, mat_a, mat_b, offs, bias, out_dtype, config)
+    finally:
+        functorch.set_single_level_autograd_function_allowed(before)
 
 
 def _flops(a_shape: Any, b_shape: Any, *arguments: Any, **more: Any) -> int:
@@ -206,4 +217,9 @@ _LIBRARY.impl("grouped_mm_out", _run_into, "CompositeExplicitAutograd")
 _LIBRARY.impl("grouped_mm", _autograd, "Autograd", with_keyset=True)
 torch.library.register_fake("gemmjit::grouped_mm", _fake, lib=_LIBRARY)
 torch.library.register_fake("gemmjit::grouped_mm_out", _fake_into, lib=_LIBRARY)
-register_flop_formula([torch.ops.gemmjit.grouped_mm, torch.ops.gemmjit.grouped_mm_out])(_flops)
+_PACKETS = [torch.ops.gemmjit.grouped_mm, torch.ops.gemmjit.grouped_mm_out]
+register_flop_formula(_PACKETS)(_flops)
+# A counter copies the formulas when it is made, and one that counts now may be why this is loaded.
+for _mode in _get_current_dispatch_mode_stack():
+    _formulas = getattr(getattr(_mode, "counter", None), "flop_registry", {})
+    _formulas.update({packet: flop_registry[packet] for packet in _PACKETS})

@@ -65,8 +65,8 @@ def grouped_mm(
     try:
         if mat_a.dim() == 3:
             swapped = multiply(mat_b.mT, mat_a.mT, offs=offs)
-            return swapped.mT  # type: ignore[no-any-return]
-        return multiply(mat_a, mat_b, offs=offs)  # type: ignore[no-any-return]
+            return swapped.mT
+        return multiply(mat_a, mat_b, offs=offs)
     except GemmjitError as error:
         if isinstance(error, RuntimeError):
             raise
