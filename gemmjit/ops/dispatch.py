@@ -13,7 +13,7 @@ from gemmjit.arch import DEFAULT_ARCH, Arch, targets_for
 from gemmjit.build import CompiledKernel, build_first, find_first
 from gemmjit.config import Config
 from gemmjit.constraints import map_violations, require, variant_for
-from gemmjit.errors import InvalidConfigError, UnsupportedArchError
+from gemmjit.errors import InvalidConfigError, LaunchError, UnsupportedArchError
 from gemmjit.kernels import KERNELS, Kernel, KernelSpec, kernel
 from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.occupancy import occupancy
@@ -243,7 +243,17 @@ def plan_for(
         Rows per group, where the offsets are on the host.
     kernel : LadderKernel, optional
         Compiled kernel to use instead of the one that would be built.
+
+    Raises
+    ------
+    LaunchError
+        If there is no multiprocessor: a grid sized by them would compute nothing.
     """
+    if num_sms < 1:
+        raise LaunchError(
+            f"num_sms: expected the number of the device's multiprocessors; got {num_sms}. "
+            "Ask the driver for it"
+        )
     compiled = kernel if kernel is not None else build_first(spec.alternatives)
     return plan_ladder(
         problem,

@@ -30,8 +30,7 @@ def test_both_backends_have_one_loss_curve(example, tmp_path, capsys, monkeypatc
     monkeypatch.setenv("GEMMJIT_EXECUTOR", "emulator")
     written, drawn = tmp_path / "run.json", tmp_path / "run.png"
     report = example.main(
-        ["--tiny", "--noise", "--steps", "6", "--lr", "0.05", "--json", str(written)]
-        + ["--plot", str(drawn)]
+        f"--tiny --noise --steps 6 --lr 0.05 --json {written} --plot {drawn}".split()
     )
     assert json.loads(written.read_text())["runs"] == report["runs"]
     assert drawn.stat().st_size > 1000
