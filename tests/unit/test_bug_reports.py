@@ -59,7 +59,7 @@ def test_br032_workspaces_are_aligned_whatever_the_pool_gives(offset):
         assert fake.launches[0].operands["offs"] == copied[0][0]
 
 
-@pytest.mark.parametrize("executor", ["gpu", "cpu"])
+@pytest.mark.parametrize("executor", ["driver", "host"])
 def test_br043_bfloat16_does_not_pass_through_dlpack(executor, monkeypatch):
     torch = pytest.importorskip("torch")
     used = []
@@ -68,7 +68,7 @@ def test_br043_bfloat16_does_not_pass_through_dlpack(executor, monkeypatch):
     a = torch.ones(8, 64).bfloat16()
     b, out = torch.ones(2, 64, 16).bfloat16(), torch.zeros(8, 16).bfloat16()
     offs = torch.tensor([3, 8], dtype=torch.int32)
-    if executor == "gpu":
+    if executor == "driver":
         with framework("torch") as (fake, _):
             gemmjit.grouped_mm(a, b, offs=offs, out=out)
             assert fake.launches[0].operands["mat_a"] == a.data_ptr()
