@@ -9,7 +9,7 @@ Both backends start from the same weights and see the same batches. `--noise` ad
 torch from weights that are off by as much as a product may be rounded: what rounding alone does.
 
 Suffixes name dimensions: B sequences, L positions, T tokens (B times L), R routed rows (T times
-top-k), D model, F hidden, E experts, V characters.
+top-k), D model, F hidden, E experts.
 
 Run it: ``python examples/train_moe.py --noise --json run.json --plot run.png`` on a GPU,
 ``python examples/train_moe.py --tiny`` anywhere.
@@ -125,9 +125,8 @@ class Experts(nn.Module):
         x_RD = Reorder.apply(x_RD, order_R, inverse_R)
         h_RF2 = self.grouped_mm(x_RD, self.w13_EFD.to(x_TD.dtype).mT, offs_E)
         gate_RF, up_RF = h_RF2.chunk(2, -1)
-        o_RD = self.grouped_mm(
-            functional.silu(gate_RF) * up_RF, self.w2_EDF.to(x_TD.dtype).mT, offs_E
-        )
+        s_RF = functional.silu(gate_RF) * up_RF
+        o_RD = self.grouped_mm(s_RF, self.w2_EDF.to(x_TD.dtype).mT, offs_E)
         o_TKD = Reorder.apply(o_RD, inverse_R, order_R).view(tokens, self.top_k, -1)
         y_TD = (o_TKD * weight_TK.to(o_TKD.dtype).unsqueeze(-1)).sum(1)
 
@@ -191,8 +190,7 @@ class Model(nn.Module):
 
 def train(options: argparse.Namespace, grouped_mm: GroupedMM, perturbed: bool = False) -> dict:
     """Train a model from the seed; return its losses, step times and memory."""
-    device = torch.device(options.device)
-    on_gpu = device.type == "cuda"
+    device, on_gpu = torch.device(options.device), options.device == "cuda"
     text = write(options.sentences, options.seed)
     alphabet = "".join(sorted(set(text)))
     codes = torch.tensor([alphabet.index(c) for c in text], device=device)
@@ -215,7 +213,6 @@ def train(options: argparse.Namespace, grouped_mm: GroupedMM, perturbed: bool = 
     window = torch.arange(options.length + 1, device=device)
 
     if on_gpu:
-        torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     losses, marks = [], [mark(on_gpu)]
     for step in range(options.steps):
@@ -246,9 +243,7 @@ def mark(on_gpu: bool):
     """Return the time, or an event on the device's stream."""
     if not on_gpu:
         return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
+    return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
 
 
 def run(options: argparse.Namespace) -> dict:
@@ -342,8 +337,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> dict:
     """Run a command line; return the report."""
-    options = parse(argv)
-    report = run(options)
+    report = run(options := parse(argv))
     show(report)
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")

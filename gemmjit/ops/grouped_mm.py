@@ -47,6 +47,9 @@ def grouped_mm(
     Group g owns rows ``offs[g-1]`` to ``offs[g]``; group 0 starts at row 0. Products accumulate in
     FP32 and are rounded once.
 
+    On torch tensors, gradients are recorded, and what traces or transforms torch's functions finds
+    an operator, ``gemmjit::grouped_mm``.
+
     Parameters
     ----------
     mat_a : array, shape (M, K) or (K, M)

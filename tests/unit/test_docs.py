@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ PAGES = sorted(
 GENERATED = ("api.md", "environment.md", "errors.md")
 README = CHECKOUT / "README.md"
 
-_NEEDS_GPU = re.compile(r"\b(torch|cupy)\b")
+_FRAMEWORKS = re.compile(r"\b(torch|cupy)\b")
+#: What a page says whose code finds out whether there is a GPU.
+_EITHER = "torch.cuda.is_available()"
 
 
 def name_of(page: Path) -> str:
@@ -39,24 +42,36 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def code_pages(on_gpu: bool) -> list[Path]:
+def needs_gpu(page: Path, code: str) -> bool:
+    """Return whether code is written for a GPU."""
+    return bool(_FRAMEWORKS.search(code)) and _EITHER not in page.read_text(encoding="utf-8")
+
+
+def uses_gpu(page: Path, code: str) -> bool:
+    """Return whether code runs on a GPU where there is one."""
+    return bool(_FRAMEWORKS.search(code))
+
+
+def code_pages(kind: Callable[[Path, str], bool], is_so: bool) -> list[Path]:
     """Return the pages that have code of a kind; pages written from docstrings show signatures."""
     return [
         page
         for page in PAGES
         if page.name not in GENERATED
         and page.parent.name != "templates"  # its code belongs to a recipe, tested as such
-        and any(bool(_NEEDS_GPU.search(code)) is on_gpu for code in blocks(page, "python"))
+        and any(kind(page, code) is is_so for code in blocks(page, "python"))
     ]
 
 
-@pytest.mark.parametrize("page", code_pages(on_gpu=False), ids=name_of)
+@pytest.mark.parametrize("page", code_pages(needs_gpu, False), ids=name_of)
 def test_code_without_a_gpu_runs_as_written(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     ran = 0
     for code in blocks(page, "python"):
-        if not _NEEDS_GPU.search(code):
+        if not needs_gpu(page, code):
+            for framework in set(_FRAMEWORKS.findall(code)):
+                pytest.importorskip(framework)
             exec(compile(code, name_of(page), "exec"), names)
             ran += 1
     assert ran
@@ -64,11 +79,11 @@ def test_code_without_a_gpu_runs_as_written(page, monkeypatch, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not is_available(), reason="no usable CUDA driver and GPU")
-@pytest.mark.parametrize("page", code_pages(on_gpu=True), ids=name_of)
+@pytest.mark.parametrize("page", code_pages(uses_gpu, True), ids=name_of)
 def test_code_for_a_gpu_runs_as_written(page):
     names: dict[str, object] = {}
     for code in blocks(page, "python"):
-        for framework in set(_NEEDS_GPU.findall(code)):
+        for framework in set(_FRAMEWORKS.findall(code)):
             pytest.importorskip(framework)
         exec(compile(code, name_of(page), "exec"), names)
 

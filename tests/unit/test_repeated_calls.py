@@ -5,7 +5,6 @@ The driver is a fake one, and what passes for a GPU's arrays lies in host memory
 
 from __future__ import annotations
 
-import collections
 import functools
 import gc
 import sys
@@ -15,6 +14,7 @@ import types
 import numpy as np
 import pytest
 from fake_gpu import framework
+from repeated import ENDS, operands, steps
 
 import gemmjit
 from gemmjit import templates
@@ -22,8 +22,6 @@ from gemmjit.cuda import launch
 from gemmjit.errors import InvalidProblemError, LaunchError
 
 CALLS = sys.modules[gemmjit.grouped_mm.__module__]
-PACKAGE = gemmjit.__path__[0]
-ENDS = [8, 8, 40, 64]
 FORMS = ("fprop", "dgrad", "wgrad")
 
 
@@ -41,31 +39,6 @@ def torch_gpu():
     pytest.importorskip("torch")
     with framework("torch") as made:
         yield made
-
-
-def operands(maker, form: str, rows: int = 64, k: int = 64, n: int = 128):
-    """Operands of a form, as a training step has them."""
-    if form == "fprop":
-        return maker.empty(rows, k), maker.swapped(maker.empty(len(ENDS), n, k))
-    if form == "dgrad":
-        return maker.empty(rows, n), maker.empty(len(ENDS), n, k)
-    return maker.swapped(maker.empty(rows, k)), maker.empty(rows, n)
-
-
-def steps(call) -> collections.Counter[str]:
-    """Count the functions of the project that a call enters, and the C functions they call."""
-    counts: collections.Counter[str] = collections.Counter()
-
-    def count(frame, event, argument):
-        if event in ("call", "c_call") and frame.f_code.co_filename.startswith(PACKAGE):
-            counts[event] += 1
-
-    sys.setprofile(count)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return counts
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -266,81 +239,6 @@ def test_the_current_stream_of_each_call(gpu):
         gemmjit.grouped_mm(a, b, offs=offs)
     assert [seen.stream for seen in fake.launches] == handles
     assert len(launch._streams) <= 64
-
-
-def test_gradients_are_looked_at_in_every_call(torch_gpu):
-    fake, maker = torch_gpu
-    torch = maker.torch
-    (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
-    assert not gemmjit.grouped_mm(a, b, offs=offs).requires_grad
-    remembered = len(CALLS._calls)
-    for array in (a, b):
-        array.requires_grad_()
-        before = len(fake.launches)
-        assert gemmjit.grouped_mm(a, b, offs=offs).requires_grad
-        assert len(fake.launches) == before + 1
-        with torch.no_grad():
-            assert not gemmjit.grouped_mm(a, b, offs=offs).requires_grad
-        array.requires_grad_(False)
-    assert len(CALLS._calls) == remembered  # a recorded call runs what a plain one runs
-
-
-def test_modes_are_looked_at_in_every_call(torch_gpu):
-    fake, maker = torch_gpu
-    (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
-    want = gemmjit.grouped_mm(a, b, offs=offs).shape
-    from torch.utils.flop_counter import FlopCounterMode
-
-    for _ in range(2):
-        with FlopCounterMode(display=False) as counter:
-            assert gemmjit.grouped_mm(a, b, offs=offs).shape == want
-        assert counter.get_total_flops() == 2 * 64 * 64 * 128
-    assert len(fake.launches) == 3
-    assert len(CALLS._calls) == 1
-
-
-def test_steps_of_a_call_that_is_recorded(torch_gpu):
-    """It goes past the dispatcher: few functions more than a plain call, forward and backward."""
-    fake, maker = torch_gpu
-    (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
-    alive = []  # so that every result has an address of its own
-
-    def call():
-        alive.append(gemmjit.grouped_mm(a, b, offs=offs))
-
-    call()
-    plain = steps(call)["call"]
-    a.requires_grad_()
-    b.requires_grad_()
-    call()
-    # identify, which says no; frontend_of, operator and two comprehensions; record, GroupedMM's
-    # forward, what it runs; grouped_mm and overridden once more.
-    assert steps(call)["call"] <= plain + 10
-    dy = alive[-1].detach()
-    result = alive[-2]
-    alive.append(torch_backward(result, dy, (a, b)))
-    before = len(fake.launches)
-    backward = steps(lambda: alive.append(torch_backward(result, dy, (a, b))))
-    assert len(fake.launches) == before + 2
-    assert backward["call"] <= 2 * plain + 2  # GroupedMM's backward, loadable
-
-
-def torch_backward(result, dy, leaves):
-    import torch
-
-    return torch.autograd.grad(result, leaves, dy, retain_graph=True)
-
-
-def test_a_parameter_is_remembered_like_a_tensor(torch_gpu):
-    _, maker = torch_gpu
-    torch = maker.torch
-    (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
-    gemmjit.grouped_mm(a, b, offs=offs)
-    parameter = torch.nn.Parameter(b)
-    with torch.no_grad():
-        remembered = len(CALLS._calls)
-        gemmjit.grouped_mm(a, parameter, offs=offs)
-        assert len(CALLS._calls) == remembered
 
 
 def test_results_that_overlap_an_operand_of_a_remembered_call(torch_gpu):
