@@ -19,13 +19,14 @@ from typing import Any
 import torch
 
 from gemmjit.epilogue import Bias
-from gemmjit.errors import InvalidProblemError
+from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.ops.grouped_mm import grouped_mm
 
 __all__ = [
     "GroupedMM",
     "apply",
     "bias_of",
+    "check_tensors",
     "grad_of_bias",
     "loadable",
     "record",
@@ -130,6 +131,7 @@ def record(
     InvalidProblemError
         For what has no gradient: `out`, `stream`, and an `epilogue` other than a bias.
     """
+    check_tensors(mat_a=mat_a, mat_b=mat_b)
     if out is not None:
         raise refuse("out", "Leave it out, or call under torch.no_grad()")
     if stream is not None:
@@ -164,6 +166,16 @@ def refuse(argument: str, mend: str) -> InvalidProblemError:
         f"{argument}: expected none where a gradient is wanted, or the call is traced or "
         f"transformed; got one. {mend}"
     )
+
+
+def check_tensors(**arrays: Any) -> None:
+    """Raise for an operand that is no tensor, by the name of its argument."""
+    for argument, array in arrays.items():
+        if not isinstance(array, torch.Tensor):
+            raise InvalidDtypeError(
+                f"{argument}: expected a torch array, like the others; got "
+                f"{type(array).__name__}. Convert it without a copy through DLPack"
+            )
 
 
 def loadable(dy: Any) -> Any:

@@ -17,7 +17,13 @@ from gemmjit.config import Config
 from gemmjit.dtypes import dtype_of
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.integrations.torch import FROM_TORCH, TO_TORCH, is_plain
-from gemmjit.integrations.torch_autograd import apply, bias_of, refuse, wants_gradient
+from gemmjit.integrations.torch_autograd import (
+    apply,
+    bias_of,
+    check_tensors,
+    refuse,
+    wants_gradient,
+)
 from gemmjit.kernels import kernel
 from gemmjit.ops.grouped_mm import grouped_mm
 from gemmjit.ops.validation import check_dtypes, check_num_groups, form_of, result_shape
@@ -61,6 +67,7 @@ def call(
     InvalidProblemError
         For what the operator does not have: `stream`, and an `epilogue` other than a bias.
     """
+    check_tensors(mat_a=mat_a, mat_b=mat_b)
     if offs is None:
         raise InvalidProblemError(
             "offs: expected the end offset of each group, shape (G,); got none. "

@@ -290,6 +290,8 @@ def test_wrong_arguments_raise_as_they_do_without_a_gradient():
         gemmjit.grouped_mm(a, b)
     with pytest.raises(InvalidDtypeError, match=r"mat_b: expected float32.*got bfloat16"):
         gemmjit.grouped_mm(a, b.bfloat16(), offs=ends)
+    with pytest.raises(InvalidDtypeError, match=r"mat_b: expected a torch array.*got ndarray"):
+        gemmjit.grouped_mm(a, b.detach().numpy(), offs=ends)
     with pytest.raises(InvalidProblemError, match="offs: expected offsets up to 13"):
         gemmjit.grouped_mm(a, b, offs=[3, 99])
 

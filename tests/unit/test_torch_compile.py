@@ -148,6 +148,15 @@ def test_br018_compiled_calls_without_a_contraction():
         assert (y == 0).all()
 
 
+def test_numpy_arrays_in_compiled_code_stay_numpy_arrays():
+    import numpy as np
+
+    compiled = torch.compile(lambda a, b: gemmjit.grouped_mm(a, b, offs=[4]), backend="aot_eager")
+    y = compiled(np.ones((4, 8), np.float32), np.ones((1, 8, 2), np.float32))
+    assert type(y) is np.ndarray
+    assert (y == 8).all()
+
+
 def test_sizes_that_only_the_device_knows():
     """The number of rows comes from the data, as where tokens are dropped."""
 

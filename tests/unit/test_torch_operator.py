@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -144,6 +147,19 @@ def test_flops_are_counted_forward_and_backward():
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         gemmjit.grouped_mm(x, w.mT, offs=offs, out=torch.zeros(16, 24))
     assert counter.get_total_flops() == forward
+
+
+def test_flops_of_the_very_first_call_are_counted():
+    """The operator is loaded while the counter counts already."""
+    program = (
+        "import torch, gemmjit\n"
+        "from torch.utils.flop_counter import FlopCounterMode\n"
+        "with FlopCounterMode(display=False) as counter:\n"
+        "    gemmjit.grouped_mm(torch.ones(4, 8), torch.ones(1, 8, 2), offs=[4])\n"
+        "print(counter.get_total_flops())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == str(2 * 4 * 8 * 2), done.stderr
 
 
 def test_make_fx_records_the_operator():
