@@ -131,7 +131,8 @@ def record(
     InvalidProblemError
         For what has no gradient: `out`, `stream`, and an `epilogue` other than a bias.
     """
-    check_tensors(mat_a=mat_a, mat_b=mat_b)
+    if not isinstance(mat_b, torch.Tensor):  # mat_a is one: its frontend is why this is called
+        check_tensors(mat_b=mat_b)
     if out is not None:
         raise refuse("out", "Leave it out, or call under torch.no_grad()")
     if stream is not None:
