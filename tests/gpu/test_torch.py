@@ -210,8 +210,10 @@ def test_a_transformer_learns_the_same_by_both_backends():
     report = example.main([*sizes.split(), "--sentences", "2000", "--noise", "--device", "cuda"])
     runs, far = report["runs"], report["furthest_from_torch"]
     assert runs["gemmjit"]["loss"][-1] < runs["gemmjit"]["loss"][0] - 0.3
-    # As far as rounding the weights takes it; a loss of about 3 is itself known to 2^-22.
-    assert far["gemmjit"] <= 2 * far["torch, perturbed"] + 2.0**-20
+    # About as far as rounding the weights takes it, of which the third run is one draw; and as far
+    # as the mean of 512 tokens is rounded, twice, in FP32.
+    rounding = 2 * (512 + 2) * 2.0**-24 * max(runs["torch"]["loss"])
+    assert far["gemmjit"] <= 2 * far["torch, perturbed"] + rounding
 
 
 def test_br085_one_giant_expert_beside_small_ones_is_no_slower_than_a_loop(torch):

@@ -24,7 +24,7 @@ def example():
 def test_both_backends_have_one_loss_curve(example, tmp_path, capsys, monkeypatch):
     """They differ by no more than weights that are off by a product's rounding make a difference.
 
-    And by what the loss itself, about 3, is rounded to in FP32: 2^-23 a step of its mean.
+    And by what the loss itself is rounded to: a mean of 32 tokens, twice, in FP32.
     """
     pytest.importorskip("matplotlib")
     monkeypatch.setenv("GEMMJIT_EXECUTOR", "emulator")
@@ -40,7 +40,8 @@ def test_both_backends_have_one_loss_curve(example, tmp_path, capsys, monkeypatc
         assert one["loss"][-1] < one["loss"][0] - 0.1
         assert one["loss"][0] == pytest.approx(runs["torch"]["loss"][0], abs=1e-5)
     assert 0 < far["torch, perturbed"] < 1e-3
-    assert far["gemmjit"] <= far["torch, perturbed"] + 4 * 2.0**-22
+    rounding = 2 * (32 + 2) * 2.0**-24 * max(runs["torch"]["loss"])
+    assert far["gemmjit"] <= far["torch, perturbed"] + rounding
     printed = capsys.readouterr().out
     assert "gemmjit:" in printed
     assert "tokens/s" in printed
