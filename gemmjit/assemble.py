@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import asdict
-from importlib import metadata
 
 from gemmjit.cache import Entry, Key
 from gemmjit.cache.stats import count
 from gemmjit.compiled import CompiledKernel, Spec
 from gemmjit.compiler import Compiler, Resources, read_resources
 from gemmjit.errors import CompileError
+from gemmjit.installed import installed
 from gemmjit.logs import logger, warn_once
 
 __all__ = ["compile_entry", "kernel_of"]
@@ -138,7 +138,5 @@ def kernel_of(entry: Entry, spec: Spec, key: Key, *, from_cache: bool) -> Compil
 
 @functools.cache
 def _own_version() -> str:
-    try:
-        return metadata.version("gemmjit")
-    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
-        return ""
+    found = installed("gemmjit")
+    return "" if found is None else found[0]  # a checkout need not be installed

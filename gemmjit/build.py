@@ -2,6 +2,7 @@
 
 A kernel that was built before costs one dictionary lookup. Otherwise its template is rendered, and
 the text, the options and the target say which kernel it is, whatever the names and times of files.
+A directory may know what a template gave when nothing was different; then it is not rendered.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from gemmjit import env, templating
 from gemmjit.assemble import compile_entry, kernel_of
-from gemmjit.cache import Key, current_layers, identity_of
+from gemmjit.cache import Key, current_layers, identity_of, memo_digest
 from gemmjit.cache.stats import count
 from gemmjit.compiled import CompiledKernel, Spec
 from gemmjit.compiler import get_compiler, installed_version, standard_options
@@ -120,14 +121,22 @@ def find_first(specs: Sequence[Spec], *, any_version: bool = False) -> CompiledK
         ``GEMMJIT_DISABLE_JIT`` is set.
     """
     live = bool(templating.overlays())
+    any_version = any_version or env.flag("GEMMJIT_DISABLE_JIT")
     asked: dict[tuple[object, ...], str] = {}  # targets differ, texts do not
+    fingerprint: str | None = ""
     for spec in specs:
         known = None if live else _by_spec.get(spec)
         if known is None:
-            text = (spec.template, *spec.variables.items())
-            wanted = _asked(spec, asked.get(text))
-            asked[text] = wanted.source
-            known = _find(spec, wanted.key, any_version or env.flag("GEMMJIT_DISABLE_JIT"))
+            fingerprint = templating.fingerprint() if fingerprint == "" else fingerprint
+            digest = _digest(spec, fingerprint)
+            known = _recalled(spec, digest, any_version)
+            if known is None:
+                text = (spec.template, *spec.variables.items())
+                wanted = _asked(spec, asked.get(text))
+                asked[text] = wanted.source
+                known = _find(spec, wanted.key, any_version)
+                if known is not None:
+                    _remember(spec, digest, wanted.key)
             if known is not None and not live:
                 _keep(_by_spec, spec, known)
         if known is not None:
@@ -175,6 +184,30 @@ def _find(spec: Spec, key: Key, any_version: bool) -> CompiledKernel | None:
     return kernel
 
 
+def _digest(spec: Spec, fingerprint: str | None) -> str | None:
+    """Return what the memo of a specification is found by, or None if it has none."""
+    if fingerprint is None:
+        return None
+    options = standard_options(spec.target, spec.options)
+    return memo_digest(
+        fingerprint, spec.template, spec.variables, spec.entry, options, spec.target.name
+    )
+
+
+def _recalled(spec: Spec, digest: str | None, any_version: bool) -> CompiledKernel | None:
+    """Return the kernel that a memo leads to, or None; nothing is rendered."""
+    key = None if digest is None else current_layers().recall(digest)
+    if key is None or (key.target, key.entry) != (spec.target.name, spec.entry):
+        return None
+    return _find(spec, key, any_version)
+
+
+def _remember(spec: Spec, digest: str | None, key: Key) -> None:
+    """Keep a memo of what a specification was rendered to, if the templates are what they were."""
+    if digest is not None and digest == _digest(spec, templating.fingerprint()):
+        current_layers().remember(digest, key)
+
+
 def _asked(spec: Spec, source: str | None = None) -> _Asked:
     if source is None:
         source = templating.render(spec.template, spec.variables)
@@ -192,6 +225,10 @@ def _keep(memory: dict[_K, CompiledKernel], key: _K, kernel: CompiledKernel) -> 
 
 
 def _build(spec: Spec) -> CompiledKernel:
+    digest = _digest(spec, templating.fingerprint())
+    recalled = _recalled(spec, digest, env.flag("GEMMJIT_DISABLE_JIT"))
+    if recalled is not None:
+        return recalled
     source, options, key = _asked(spec)
     with _lock:
         known = _by_key.get(key)
@@ -213,6 +250,7 @@ def _build(spec: Spec) -> CompiledKernel:
     with _lock:
         _pending.pop(key, None)
     mine.set_result(kernel)
+    _remember(spec, digest, key)
     return kernel
 
 

@@ -12,7 +12,18 @@ from gemmjit.cache.key import SCHEMA, Key, identity_of
 from gemmjit.elf import arch_number, is_cubin
 from gemmjit.errors import CacheError
 
-__all__ = ["CUBIN", "FILES", "META", "DamagedEntryError", "Entry", "decode", "encode", "read_meta"]
+__all__ = [
+    "CUBIN",
+    "FILES",
+    "META",
+    "DamagedEntryError",
+    "Entry",
+    "checked",
+    "decode",
+    "encode",
+    "read_meta",
+    "signed",
+]
 
 CUBIN, PTX, SOURCE, META = "kernel.cubin", "kernel.ptx", "kernel.cu", "meta.json"
 
@@ -85,9 +96,32 @@ def encode(entry: Entry) -> dict[str, bytes]:
             for name, data in files.items()
         },
     }
-    meta["sha256"] = _digest(meta)
-    files[META] = (json.dumps(meta, indent=1, ensure_ascii=False) + "\n").encode()
+    files[META] = signed(meta)
     return files
+
+
+def signed(facts: Mapping[str, Any]) -> bytes:
+    """Return facts as a file that holds their checksum too."""
+    told = {**facts, "sha256": _digest(facts)}
+    return (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def checked(data: bytes, name: str) -> dict[str, Any]:
+    """Return the facts of a file that `signed` made.
+
+    Raises
+    ------
+    DamagedEntryError
+        If a bit of it is not as it was written; `name` is what the message calls it.
+    """
+    try:
+        facts = json.loads(data)
+        told = facts.pop("sha256")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DamagedEntryError(f"{name} is not metadata") from error
+    if told != _digest(facts):
+        raise DamagedEntryError(f"the checksum of {name} is wrong")
+    return dict(facts)
 
 
 def read_meta(data: bytes) -> dict[str, Any]:
@@ -98,14 +132,7 @@ def read_meta(data: bytes) -> dict[str, Any]:
     DamagedEntryError
         If a bit of it is not as it was written.
     """
-    try:
-        meta = json.loads(data)
-        told = meta.pop("sha256")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DamagedEntryError(f"{META} is not metadata") from error
-    if told != _digest(meta):
-        raise DamagedEntryError(f"the checksum of {META} is wrong")
-    return dict(meta)
+    return checked(data, META)
 
 
 def decode(files: Mapping[str, bytes], key: Key | None = None) -> Entry:

@@ -51,6 +51,18 @@ class Layers:
                     return entry
         return None
 
+    def recall(self, digest: str) -> Key | None:
+        """Return the kernel that a memo of any directory leads to, or None."""
+        for store in self._all():
+            key = store.recall(digest)
+            if key is not None:
+                return key
+        return None
+
+    def remember(self, digest: str, key: Key) -> bool:
+        """Keep a memo in the user's directory; return whether it is there."""
+        return self.user is not None and self.user.remember(digest, key)
+
     def publish(self, entry: Entry) -> bool:
         """Keep an entry in the user's directory, within its size; return whether it is there."""
         if self.user is None or not self.user.publish(entry):

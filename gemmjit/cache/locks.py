@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from filelock import BaseFileLock, FileLock, Timeout
+from typing import TYPE_CHECKING
 
 from gemmjit.logs import logger, warn_once
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 __all__ = ["TIMEOUT_SECONDS", "held"]
 
@@ -46,6 +48,8 @@ def held(path: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[bool]
 
 
 def _acquired(path: Path, timeout_seconds: float) -> BaseFileLock | None:
+    from filelock import FileLock, Timeout  # only who compiles needs it
+
     try:
         lock = FileLock(path, mode=0o600, thread_local=False)
         lock.acquire(timeout=timeout_seconds, poll_interval=_POLL_SECONDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -116,6 +115,8 @@ def _can_create(path: Path) -> bool:
 
 
 def _private() -> Path | None:
+    import tempfile
+
     path = Path(tempfile.gettempdir()) / f"gemmjit-{os.geteuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)

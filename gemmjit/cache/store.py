@@ -4,6 +4,7 @@
 
     <root>/v1/<target>/<entry>-<identity>/<nvrtc version>/
                         {kernel.cubin, kernel.ptx, kernel.cu, meta.json}
+    <root>/v1/memos/    one file a memo; see `gemmjit.cache.memos`
     <root>/v1/.tmp/     entries being written, and those being removed
     <root>/v1/.locks/   one file a kernel; see `gemmjit.cache.locks`
 
@@ -25,10 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmjit.cache import locks
-from gemmjit.cache.directory import Directory
 from gemmjit.cache.entry import DamagedEntryError, Entry, decode, encode
 from gemmjit.cache.files import folders, read_files, sync, write_files
 from gemmjit.cache.key import CUDA_MAJOR, Key, major_of
+from gemmjit.cache.memos import Memos
 from gemmjit.cache.stats import count
 from gemmjit.logs import warn_once
 
@@ -38,6 +39,7 @@ __all__ = ["GRACE_SECONDS", "Store", "Stored"]
 GRACE_SECONDS = 600.0
 
 _STALE_SECONDS = 3600.0  # what a killed process left in .tmp is removed after this
+_MEMO_SECONDS = 30 * 86400.0  # templates change, and memos of old ones are never asked for again
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Stored:
     last_used: float
 
 
-class Store(Directory):
+class Store(Memos):
     """The compiled kernels of one directory; its parameters are those of `Directory`."""
 
     def __init__(self, root: Path, *, writable: bool = True) -> None:
@@ -247,8 +249,9 @@ class Store(Directory):
         return damaged
 
     def size(self) -> int:
-        """Return the bytes of all entries."""
-        return sum(stored.num_bytes for stored in self.entries())
+        """Return the bytes of all entries and memos."""
+        entries = sum(stored.num_bytes for stored in self.entries())
+        return entries + sum(stored.num_bytes for stored in self.memos())
 
     def remove(self, stored: Stored) -> bool:
         """Remove a sub-entry; return whether it is gone."""
@@ -270,7 +273,8 @@ class Store(Directory):
         """
         self._sweep()
         everything = sorted(self.entries(), key=lambda stored: stored.last_used)
-        excess = sum(stored.num_bytes for stored in everything) - max_bytes
+        memos = sum(stored.num_bytes for stored in self.memos())
+        excess = sum(stored.num_bytes for stored in everything) + memos - max_bytes
         limit = time.time() - grace_seconds
         removed = []
         for stored in everything:
@@ -280,12 +284,31 @@ class Store(Directory):
                 removed.append(stored)
                 excess -= stored.num_bytes
         self._size = excess + max_bytes
+        self._forget_orphans({(stored.target, stored.folder) for stored in removed})
         return removed
+
+    def _forget_orphans(self, removed: set[tuple[str, str]]) -> None:
+        """Remove the memos of kernels that were removed, damaged ones, and those long unused."""
+        limit = time.time() - _MEMO_SECONDS
+        for stored in self.memos():
+            key = None if stored.memo is None else stored.memo.key
+            orphan = (
+                key is not None
+                and (key.target, key.folder) in removed
+                and not self._folder(key).is_dir()  # it may hold another compiler's work
+            )
+            if key is None or orphan or stored.last_used < limit:
+                self.forget(stored)
 
     def _sweep(self) -> None:
         """Remove what killed processes left behind."""
         limit = time.time() - _STALE_SECONDS
-        for path in folders(self._base / ".tmp"):
-            with suppress(OSError):
-                if path.stat().st_mtime < limit:
-                    shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            for path in (self._base / ".tmp").iterdir():
+                with suppress(OSError):
+                    if path.lstat().st_mtime >= limit:
+                        continue
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        path.unlink()

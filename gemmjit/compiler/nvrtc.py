@@ -13,10 +13,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from gemmjit.compiler.options import LINE_INFO
 from gemmjit.compiler.positions import PTX_POSITION, translate
 from gemmjit.compiler.resources import check_advisories
 from gemmjit.errors import CompileError, NvrtcNotFoundError, UnsupportedArchError
+from gemmjit.installed import installed
 
 __all__ = ["PACKAGE", "Compilation", "Compiler", "get_compiler", "installed_version"]
 
@@ -66,12 +65,8 @@ def installed_version() -> str | None:
 
     It is the version that a `Compiler` will have, unless another NVRTC is in the process already.
     """
-    try:
-        package = metadata.distribution(PACKAGE)
-        library = Path(str(package.locate_file("nvidia/cu13/lib/libnvrtc.so.13")))
-        return package.version if library.is_file() else None
-    except metadata.PackageNotFoundError:
-        return None
+    package = installed(PACKAGE, "nvidia/cu13/lib/libnvrtc.so.13")
+    return None if package is None else package[0]
 
 
 @cache
@@ -132,14 +127,13 @@ class Compiler:
         return self._version
 
     def _from_package(self) -> str | None:
-        try:
-            package = metadata.distribution(PACKAGE)
-        except metadata.PackageNotFoundError:
+        package = installed(PACKAGE)
+        if package is None:
             return None
-        place = Path(str(package.locate_file("nvidia"))).resolve()
-        mine = Path(self._path).resolve().is_relative_to(place)
+        version, place = package
+        mine = Path(self._path).resolve().is_relative_to((place / "nvidia").resolve())
         release = ".".join(map(str, self._call("nvrtcVersion")))
-        return package.version if mine and package.version.startswith(release + ".") else None
+        return version if mine and version.startswith(release + ".") else None
 
     def _from_banner(self) -> str:
         number = self.supported[0]
@@ -186,6 +180,8 @@ class Compiler:
             if LINE_INFO in chosen:
                 main = lines = self._run(source, name, binary)
             else:
+                from concurrent.futures import ThreadPoolExecutor
+
                 with ThreadPoolExecutor(1, "gemmjit-ptx") as beside:
                     pending = beside.submit(self._run, source, name, text)
                     main = self._run(source, name, binary)

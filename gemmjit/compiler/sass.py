@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import tempfile
-from importlib import metadata
-from pathlib import Path
 
 from gemmjit.errors import CompileError
+from gemmjit.installed import installed
 
 __all__ = ["DisassemblerNotFoundError", "disassemble"]
 
@@ -24,13 +21,11 @@ class DisassemblerNotFoundError(CompileError):
 
 
 def _find(tool: str) -> str | None:
-    try:
-        package = metadata.distribution(_PACKAGES[tool])
-        path = Path(str(package.locate_file(f"nvidia/cu13/bin/{tool}")))
+    package = installed(_PACKAGES[tool])
+    if package is not None:
+        path = package[1] / "nvidia/cu13/bin" / tool
         if path.is_file():
             return str(path)
-    except metadata.PackageNotFoundError:
-        pass
     return shutil.which(tool)
 
 
@@ -44,6 +39,9 @@ def disassemble(cubin: bytes) -> str:
     CompileError
         If the disassembler refuses the cubin.
     """
+    import subprocess  # these two are for people, and no call needs them
+    import tempfile
+
     for tool in _PACKAGES:
         path = _find(tool)
         if path is not None:

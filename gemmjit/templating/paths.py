@@ -7,21 +7,28 @@ read through `Traversable.read_text`, so a zipped wheel works too.
 from __future__ import annotations
 
 import os
+import re
 import threading
-import tomllib
 from collections.abc import Iterator
 from contextvars import ContextVar, Token
 from functools import cache, lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gemmjit import env
 from gemmjit.errors import TemplateError
 from gemmjit.logs import logger
 
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
 __all__ = ["overlays", "overridden", "override", "read_template", "templates_root"]
+
+#: The head of our own ``pyproject.toml``: plain tables, then ours.
+_OWN_PROJECT = re.compile(
+    r'(?:\[build-system\]\n(?:[\w-]+ = [^\n"]*"[^\n"]*"\]?\n)*\n)?\[project\]\nname = "gemmjit"\n'
+)
 
 _SCOPED: ContextVar[tuple[Path, ...]] = ContextVar("gemmjit_templates", default=())
 
@@ -50,7 +57,7 @@ def templates_root() -> Traversable:
     TemplateError
         If the installation has lost its templates.
     """
-    package = files("gemmjit")
+    package = _package()
     if isinstance(package, Path):
         checkout = package.resolve().parent
         if (checkout / "templates").is_dir() and _is_own_project(checkout / "pyproject.toml"):
@@ -64,9 +71,24 @@ def templates_root() -> Traversable:
     )
 
 
+def _package() -> Traversable:
+    """Return the folder of the package, wherever it was imported from."""
+    here = Path(__file__).parents[1]
+    if here.is_dir():
+        return here
+    from importlib.resources import files  # 4 ms, and only an archive needs it
+
+    return files("gemmjit")
+
+
 def _is_own_project(pyproject: Path) -> bool:
     try:
-        project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+        text = pyproject.read_text(encoding="utf-8")
+        if _OWN_PROJECT.match(text):
+            return True
+        import tomllib  # 2 ms with the parsing, and our own file is as we write it
+
+        project = tomllib.loads(text).get("project", {})
     except (OSError, ValueError):
         return False
     return bool(project.get("name") == "gemmjit")

@@ -25,7 +25,7 @@ def _installed(tmp_path: Path, monkeypatch, pyproject: str | None) -> Path:
     (tmp_path / "site" / "templates").mkdir()
     if pyproject is not None:
         (tmp_path / "site" / "pyproject.toml").write_text(pyproject)
-    monkeypatch.setattr(template_paths, "files", lambda _: package)
+    monkeypatch.setattr(template_paths, "_package", lambda: package)
     return package
 
 
@@ -51,5 +51,5 @@ def test_br137_templates_are_read_from_a_zipped_wheel(tmp_path, monkeypatch, fre
     with zipfile.ZipFile(tmp_path / "wheel.zip", "w") as archive:
         archive.writestr("gemmjit/_templates/kernels/z.cu.j2", "int z = ${ z };\n")
     root = zipfile.Path(tmp_path / "wheel.zip", "gemmjit/")
-    monkeypatch.setattr(template_paths, "files", lambda _: root)
+    monkeypatch.setattr(template_paths, "_package", lambda: root)
     assert render("kernels/z.cu.j2", {"z": 7}) == '#line 1 "kernels/z.cu.j2"\nint z = 7;\n'
