@@ -36,10 +36,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import filelock
+
 from gemmjit import templating
 from gemmjit.arch import Arch
 from gemmjit.build import build, clear_memory
-from gemmjit.cache import Store, current_layers, locks, stats
+from gemmjit.cache import Store, current_layers, stats
 
 FORK = multiprocessing.get_context("fork")
 
@@ -144,12 +146,12 @@ def without_locks(work: Callable[[], dict[str, object]]) -> dict[str, object]:
     def refuse(*arguments: object, **more: object) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
 
-    real = locks.FileLock.acquire
-    locks.FileLock.acquire = refuse
+    real = filelock.FileLock.acquire
+    filelock.FileLock.acquire = refuse
     try:
         return work()
     finally:
-        locks.FileLock.acquire = real
+        filelock.FileLock.acquire = real
 
 
 def with_late_visibility(work: Callable[[], dict[str, object]]) -> dict[str, object]:

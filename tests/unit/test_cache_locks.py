@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 
+import filelock
 import pytest
 from cache_makers import make, warnings
-
-from gemmjit.cache import locks as cache_locks
 
 pytestmark = pytest.mark.usefixtures("each_warning_again")
 
@@ -66,7 +65,7 @@ def test_a_file_system_without_locks_costs_one_warning(store, monkeypatch, caplo
     def acquire(*arguments, **more):
         raise error
 
-    monkeypatch.setattr(cache_locks.FileLock, "acquire", acquire)
+    monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
     for source in ("a", "b"):
         with store.lock(make(source).key) as locked:
             assert not locked
