@@ -1,10 +1,11 @@
 """Many entries as one file, and back: to copy a cache, or to keep it with a release.
 
 The file is a ZIP archive that holds the files of each entry under the entry's place, and an index
-with the SHA-256 of each entry's metadata, which in turn holds those of its other files. No name in
-it becomes a path: an entry is read, checked like one on disk, and published under the place that
-follows from its contents. Equal entries make equal bytes: nothing in it tells when, where or by
-whom it was written, apart from the metadata that the entries have anyway.
+with the SHA-256 of each entry's metadata, which in turn holds those of its other files, and with
+the memos that lead to the entries. No name in it becomes a path: an entry is read, checked like one
+on disk, and published under the place that follows from its contents. Equal entries and memos make
+equal bytes: nothing in it tells when, where or by whom it was written, apart from the metadata that
+the entries have anyway.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import IO, Any
 from gemmjit.cache.entry import FILES, META, DamagedEntryError, Entry, decode, encode
 from gemmjit.cache.files import sync
 from gemmjit.cache.key import SCHEMA
+from gemmjit.cache.memos import Memo
 from gemmjit.errors import CacheError
 
 __all__ = ["Archive", "write_archive"]
@@ -35,7 +37,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that ZIP knows
 _PLACE = re.compile(r"sm_[0-9]+[af]?/[A-Za-z0-9_]+-[0-9a-f]{32}/[0-9]+(?:\.[0-9]+)*")
 
 
-def write_archive(path: Path, entries: Iterable[Entry]) -> tuple[int, str]:
+def write_archive(
+    path: Path, entries: Iterable[Entry], memos: Iterable[Memo] = ()
+) -> tuple[int, str]:
     """Write entries into one file, which is there as a whole or not at all.
 
     Parameters
@@ -44,6 +48,8 @@ def write_archive(path: Path, entries: Iterable[Entry]) -> tuple[int, str]:
         Replaced if it exists.
     entries : iterable of Entry
         Each another one.
+    memos : iterable of Memo
+        Those that lead to none of the entries are left out.
 
     Returns
     -------
@@ -61,7 +67,7 @@ def write_archive(path: Path, entries: Iterable[Entry]) -> tuple[int, str]:
     try:
         with open(aside, "xb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                _fill(archive, by_place)
+                _fill(archive, by_place, sorted(set(memos)))
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
@@ -76,14 +82,16 @@ def write_archive(path: Path, entries: Iterable[Entry]) -> tuple[int, str]:
         aside.unlink(missing_ok=True)
 
 
-def _fill(archive: zipfile.ZipFile, by_place: list[tuple[str, Entry]]) -> None:
+def _fill(archive: zipfile.ZipFile, by_place: list[tuple[str, Entry]], memos: list[Memo]) -> None:
     index = {}
+    keys = {entry.key for _, entry in by_place}
     for place, entry in by_place:
         files = encode(entry)
         index[place] = hashlib.sha256(files[META]).hexdigest()
         for name in FILES:
             _add(archive, f"{place}/{name}", files[name])
-    told = {"schema": SCHEMA, "entries": index}
+    kept = [json.loads(memo.encode()) for memo in memos if memo.key in keys]
+    told = {"schema": SCHEMA, "entries": index, "memos": kept}
     _add(archive, _INDEX, (json.dumps(told, indent=1) + "\n").encode())
 
 
@@ -170,12 +178,37 @@ class Archive:
         ) as error:
             raise self._damaged(str(error) or type(error).__name__) from error
 
+    def memos(self) -> list[Memo]:
+        """Return the memos, each after its checksum.
+
+        Raises
+        ------
+        CacheError
+            If the file is none, or one of them is damaged or leads to none of the entries.
+        """
+        try:
+            with open(self.path, "rb") as file, zipfile.ZipFile(file) as archive:
+                index, memos = self._told(archive)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise self._damaged(str(error) or type(error).__name__) from error
+        places = {place.rpartition("/")[0] for place in index}
+        for memo in memos:
+            if f"{memo.target}/{memo.key.folder}" not in places:
+                raise self._damaged(f"the memo {memo.digest} leads to no kernel of it")
+        return memos
+
     def _index(self, archive: zipfile.ZipFile) -> dict[str, str]:
+        return self._told(archive)[0]
+
+    def _told(self, archive: zipfile.ZipFile) -> tuple[dict[str, str], list[Memo]]:
         data = self._member(archive, _INDEX, _LARGEST_INDEX)
         try:
             told: dict[str, Any] = json.loads(data)
             schema, entries = told["schema"], told["entries"]
             good = all(_PLACE.fullmatch(p) and isinstance(d, str) for p, d in entries.items())
+            texts = [json.dumps(memo).encode() for memo in told.get("memos", ())]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(f"{_INDEX} is no index") from error
         if schema != SCHEMA:
@@ -185,7 +218,10 @@ class Archive:
             )
         if not good:
             raise self._damaged(f"{_INDEX} names what is no entry")
-        return dict(entries)
+        try:
+            return dict(entries), [Memo.decode(text) for text in texts]
+        except DamagedEntryError as error:
+            raise self._damaged(f"a memo in {_INDEX}: {error}") from error
 
     def _check_names(self, archive: zipfile.ZipFile, index: dict[str, str]) -> None:
         expected = {_INDEX, *(f"{place}/{name}" for place in index for name in FILES)}

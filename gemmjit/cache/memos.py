@@ -231,6 +231,12 @@ class Memos(Directory):
             except OSError as error:
                 yield StoredMemo(path, 0, 0.0, None, error.strerror or str(error))
 
+    def sound_memos(self) -> Iterator[Memo]:
+        """Yield what the memos that are sound say, in no order."""
+        for stored in self.memos():
+            if stored.memo is not None:
+                yield stored.memo
+
     def forget(self, stored: StoredMemo) -> bool:
         """Remove a memo; return whether it is gone."""
         return self._remove(stored.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gemmjit.cache import (
     Layers,
     Store,
     Stored,
+    StoredMemo,
     current_layers,
     max_bytes,
     parse_size,
@@ -146,6 +148,7 @@ def _info(arguments: argparse.Namespace) -> int:
                 "usable": store in readable,
                 "num_entries": len(stored),
                 "num_bytes": sum(one.num_bytes for one in stored),
+                "num_memos": sum(1 for _ in store.memos()) if store in readable else 0,
                 "targets": sorted({one.target for one in stored}),
                 "nvrtc": sorted({one.nvrtc_version for one in stored}),
             }
@@ -157,22 +160,32 @@ def _info(arguments: argparse.Namespace) -> int:
         limit = f" of {bytes_text(max_bytes())}" if row["writable"] else ", only read"
         print(f"{row['path']}: {row['num_entries']} kernels, {bytes_text(row['num_bytes'])}{limit}")
         if row["num_entries"]:
-            print(f"  targets {' '.join(row['targets'])}; NVRTC {' '.join(row['nvrtc'])}")
+            targets, versions = " ".join(row["targets"]), " ".join(row["nvrtc"])
+            print(f"  targets {targets}; NVRTC {versions}; {row['num_memos']} memos")
     return 0
 
 
 def _ls(arguments: argparse.Namespace) -> int:
     readable, passed_over = _readable(arguments, _stores(arguments))
-    found = [one for store in readable for one in _sorted(store)]
+    rows = []
+    for store in readable:
+        memos = Counter((one.target, one.key.folder) for one in store.sound_memos())
+        for one in _sorted(store):
+            rows.append({**_row(one), "num_memos": memos[one.target, one.folder]})
     if arguments.json:
-        print_json({"entries": [_row(one) for one in found]})
+        print_json({"entries": rows})
         return int(passed_over)
     now = time.time()
-    rows = [
-        [one.target, one.folder, one.nvrtc_version, one.num_bytes, _age(now - one.last_used)]
-        for one in found
-    ]
-    print_table(("target", "kernel", "NVRTC", "bytes", "used"), rows)
+    print_table(
+        ("target", "kernel", "NVRTC", "bytes", "memos", "used"),
+        [
+            [
+                *(row[name] for name in ("target", "kernel", "nvrtc", "num_bytes", "num_memos")),
+                _age(now - row["last_used"]),
+            ]
+            for row in rows
+        ],
+    )
     return int(passed_over)
 
 
@@ -185,10 +198,15 @@ def _verify(arguments: argparse.Namespace) -> int:
             removed = arguments.remove and store.writable and store.remove(stored)
             left += not removed
             rows.append({**_row(stored), "reason": reason, "removed": removed})
+        for memo in store.memos():
+            if memo.memo is None:
+                removed = arguments.remove and store.writable and store.forget(memo)
+                left += not removed
+                rows.append({**_row(memo), "reason": memo.reason, "removed": removed})
     if arguments.json:
         print_json({"damaged": rows})
     elif not rows:
-        print("Every kernel that was read is as it was written.")
+        print("Every kernel and memo that was read is as it was written.")
     else:
         for row in rows:
             print(f"{row['path']}: {row['reason']}{'; removed' if row['removed'] else ''}")
@@ -214,11 +232,12 @@ def _clear(arguments: argparse.Namespace) -> int:
         print("Nothing was removed; --yes removes without asking.", file=sys.stderr)
         return 1
     removed = [one for one in found if user.remove(one)]
+    kept = [memo for memo in user.memos() if not user.forget(memo)]
     if arguments.json:
         print_json({"removed": [_row(one) for one in removed], "num_bytes": user.size()})
     else:
         print(f"{len(removed)} kernels removed from {user.root}.")
-    return 0 if len(removed) == len(found) else 1
+    return 0 if len(removed) == len(found) and not kept else 1
 
 
 def _confirmed(store: Store, found: list[Stored]) -> bool:
@@ -247,7 +266,8 @@ def _export(arguments: argparse.Namespace) -> int:
         raise CacheError(
             "cache: expected kernels to export; got none. Compile some with gemmjit prewarm"
         )
-    count, digest = write_archive(Path(arguments.file), found.values())
+    memos = [memo for store in readable for memo in store.sound_memos()]
+    count, digest = write_archive(Path(arguments.file), found.values(), memos)
     num_bytes = Path(arguments.file).stat().st_size
     if arguments.json:
         told = {"file": arguments.file, "entries": count, "num_bytes": num_bytes, "sha256": digest}
@@ -264,6 +284,7 @@ def _import(arguments: argparse.Namespace) -> int:
     user = _user(arguments)
     for _ in archive.entries():  # all of it is sound, or none of it is taken
         pass
+    memos = archive.memos()
     before = {(one.target, one.folder, one.nvrtc_version) for one in user.entries()}
     new = known = 0
     for entry in archive.entries():
@@ -276,6 +297,8 @@ def _import(arguments: argparse.Namespace) -> int:
                 f"cache: expected a directory that can be written; got {user.root}, which keeps "
                 f"{new} of the kernels. Make room, or choose another with --cache-dir"
             )
+    for memo in memos:
+        user.remember(memo.digest, memo.key)
     if arguments.json:
         print_json({"directory": str(user.root), "new": new, "present": known})
     else:
@@ -287,12 +310,13 @@ def _sorted(store: Store) -> list[Stored]:
     return sorted(store.entries(), key=lambda one: (one.target, one.folder, one.nvrtc_version))
 
 
-def _row(stored: Stored) -> dict[str, Any]:
+def _row(stored: Stored | StoredMemo) -> dict[str, Any]:
+    place = ("", "", "")  # a memo has none
+    if isinstance(stored, Stored):
+        place = (stored.target, stored.folder, stored.nvrtc_version)
     return {
         "path": str(stored.path),
-        "target": stored.target,
-        "kernel": stored.folder,
-        "nvrtc": stored.nvrtc_version,
+        **dict(zip(("target", "kernel", "nvrtc"), place, strict=True)),
         "num_bytes": stored.num_bytes,
         "last_used": stored.last_used,
     }

@@ -36,6 +36,11 @@ def run(runs: int, as_json: bool) -> int:
         f"{told['total_ms']:.0f} ms from the start of the process until {end}: medians of "
         f"{told['runs']} processes, {told['kernel']} for {told['arch']} from a warm cache."
     )
+    if told["rendered"]:
+        print(
+            "The template had to be rendered, since no directory keeps a memo of the kernel; "
+            "gemmjit prewarm writes one."
+        )
     return 0
 
 
@@ -51,7 +56,8 @@ def measure(runs: int) -> dict[str, Any]:
     -------
     dict
         ``steps``, each with ``name`` and the median, least and most ``ms``; ``total_ms``;
-        ``arch``, ``kernel``, ``on_gpu``, ``runs``.
+        ``arch``, ``kernel``, ``on_gpu``, ``runs``; ``rendered``, whether a process had to render
+        the template.
     """
     problem = Problem.contiguous(num_groups=8, rows=1024, n=1024, k=1024)
     arch = default_arch()
@@ -70,6 +76,7 @@ def measure(runs: int) -> dict[str, Any]:
         "arch": told[0]["arch"],
         "kernel": told[0]["kernel"],
         "on_gpu": told[0]["on_gpu"],
+        "rendered": any(one["rendered"] for one in told),
         "runs": runs,
         "steps": steps,
         "total_ms": statistics.median(sum(ms for _, ms in one["steps"]) for one in told),

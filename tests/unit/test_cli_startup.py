@@ -24,9 +24,9 @@ from gemmjit.ops.dispatch import build_all, spec_for
 from gemmjit.ops.validation import problem_of
 
 STEPS = [
-    "interpreter", "import numpy", "import jinja2, ml_dtypes, platformdirs, filelock",
+    "interpreter", "import numpy", "import ml_dtypes, platformdirs",
     "import gemmjit", "look for a driver: import cuda.bindings, cuInit",
-    "choose kernel and tile", "render the template", "read the cubin, with checksums",
+    "choose kernel and tile", "find the kernel and read it, with checksums",
 ]  # fmt: skip
 GPU_STEPS = [
     "driver: primary context", "load the cubin into the driver", "import cupy",
@@ -41,6 +41,7 @@ def test_every_step_is_timed(capsys):
     assert [name for name in names if name not in STEPS] == (GPU_STEPS if is_available() else [])
     assert told["runs"] == 2
     assert told["on_gpu"] is is_available()
+    assert told["rendered"] is False  # the process before the measured ones left a memo
     assert told["kernel"].startswith("gemmjit_")
     for step in told["steps"]:
         assert 0 <= step["ms_min"] <= step["ms"] <= step["ms_max"]
@@ -147,11 +148,16 @@ def test_a_call_that_compiles_is_not_a_warm_one(monkeypatch):
 def test_it_is_printed_as_a_table(monkeypatch, capsys):
     steps = [{"name": "interpreter", "ms": 20.0, "ms_min": 19.0, "ms_max": 30.0}]
     told = {"arch": "sm_90", "kernel": "gemmjit_k3", "on_gpu": False, "runs": 5, "steps": steps}
-    monkeypatch.setattr(startup, "measure", lambda runs: {**told, "total_ms": 20.0})
+    told |= {"rendered": False, "total_ms": 20.0}
+    monkeypatch.setattr(startup, "measure", lambda runs: told)
     assert cli.main(["doctor", "--startup"]) == 0
     out = capsys.readouterr().out
+    assert "rendered" not in out
     assert "interpreter  20.0   19.0  30.0" in out
     assert "20 ms from the start of the process until the cubin is in memory" in out
+    told["rendered"] = True
+    assert cli.main(["doctor", "--startup"]) == 0
+    assert "had to be rendered" in capsys.readouterr().out
 
 
 def test_a_cold_cache_is_not_measured(monkeypatch, tmp_path, capsys):
