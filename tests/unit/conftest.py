@@ -10,7 +10,7 @@ from prewarming import SHAPES
 from tiny_kernel import TEMPLATE
 
 from gemmjit import build as build_module
-from gemmjit import logs
+from gemmjit import logs, templating
 from gemmjit.build import clear_memory
 from gemmjit.cache import Store
 from gemmjit.compiler import Compiler
@@ -42,6 +42,19 @@ def compiles(monkeypatch):
         return real(self, source, **more)
 
     monkeypatch.setattr(Compiler, "compile", compile_and_tell)
+    return seen
+
+
+@pytest.fixture
+def rendered(monkeypatch):
+    """Names of the templates that were rendered, in order."""
+    real, seen = templating.render, []
+
+    def render(template, variables):
+        seen.append(template)
+        return real(template, variables)
+
+    monkeypatch.setattr(templating, "render", render)
     return seen
 
 
