@@ -238,3 +238,34 @@ def test_a_warm_start_imports_no_jinja_and_opens_few_files(place, monkeypatch):
     )
     # The code that renders, pyproject.toml in a checkout, the memo and the entry's four files.
     assert len(others) <= 3 + 1 + 1 + 4, others
+
+
+FIRST_CALL = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import gemmjit
+gemmjit.grouped_mm
+from fake_gpu import framework
+from gemmjit.cache import stats
+with framework("cupy") as (fake, maker):
+    a, b = maker.empty(128, 64), maker.empty(2, 64, 64)
+    offs = maker.offsets([64, 128])
+    imported = set(sys.modules)
+    gemmjit.grouped_mm(a, b, offs=offs)
+    print(json.dumps([len(fake.launches), stats().hits, stats().compiles,
+                      sorted(set(sys.modules) - imported)]))
+"""
+
+
+def test_a_first_call_with_a_warm_cache_imports_nothing(place, monkeypatch):
+    pytest.importorskip("cupy")
+    monkeypatch.delenv("GEMMJIT_TEMPLATE_PATH")
+    argv = [sys.executable, "-c", FIRST_CALL, str(Path(__file__).parents[1])]
+    told = [
+        json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+        for _ in range(2)
+    ]
+    assert told[0][:3] == [1, 0, 1]
+    assert "jinja2" in told[0][3]  # the cold one renders
+    assert told[1] == [1, 1, 0, []]

@@ -20,6 +20,7 @@ import gemmjit
 from gemmjit import templates
 from gemmjit.cuda import launch
 from gemmjit.errors import InvalidProblemError, LaunchError
+from gemmjit.templating import paths
 
 CALLS = sys.modules[gemmjit.grouped_mm.__module__]
 FORMS = ("fprop", "dgrad", "wgrad")
@@ -42,7 +43,8 @@ def torch_gpu():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_repeated_call_takes_few_steps(gpu, form):
+def test_a_repeated_call_takes_few_steps(gpu, form, monkeypatch):
+    monkeypatch.setattr(paths, "_ever_overridden", False)  # whatever other tests did
     fake, maker = gpu
     (a, b), offs = operands(maker, form), maker.offsets(ENDS)
     out = gemmjit.grouped_mm(a, b, offs=offs)
