@@ -108,6 +108,7 @@ def contents(place: Path) -> dict[str, tuple[int, bytes]]:
 def test_a_wheel_serves_where_nothing_may_be_compiled(installed, tmp_path):
     before = contents(installed / "my_model_kernels" / "kernels")
     assert len([name for name in before if name.endswith(".cubin")]) == 1
+    assert len([name for name in before if "/memos/" in name]) == 1
     done = call(installed, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["1", "0", "0"]
