@@ -7,7 +7,7 @@ contraction, and A is the first argument as it stands: ``mat_a (K, M)`` has rows
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import NamedTuple
 
@@ -191,6 +191,28 @@ class Problem:
         if self.form == "ragged_m":
             return self.rows == 0 or self.n == 0
         return self.num_groups == 0 or self.m == 0 or self.n == 0
+
+    @property
+    def settled(self) -> Problem:
+        """The same; where nothing is multiplied, with operands that lie as they usually do.
+
+        They are never read then, and arrays without elements have strides that say nothing. So one
+        kernel serves all such calls.
+        """
+        if self.has_products:
+            return self
+        usual = Problem.contiguous(
+            self.form,
+            num_groups=self.num_groups,
+            rows=self.rows,
+            n=self.n,
+            k=self.m if self.form == "ragged_k" else self.k,
+            dtype=self.in_dtype,
+        ).strides
+        strides = self.strides._replace(
+            am=usual.am, ak=usual.ak, bg=usual.bg, bk=usual.bk, bn=usual.bn
+        )
+        return replace(self, strides=strides, a_alignment=MAX_ALIGNMENT, b_alignment=MAX_ALIGNMENT)
 
     @property
     def has_products(self) -> bool:

@@ -272,7 +272,7 @@ def problem_of(
         epilogue=epilogue,
         operand_strides=operand_strides,
         zero_tail=out is None,
-    )
+    ).settled
 
 
 def device_name(device: int) -> str:

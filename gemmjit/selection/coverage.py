@@ -53,7 +53,8 @@ def sample_sizes(num_groups: int | None, rows: tuple[int, int]) -> Iterator[tupl
     else:
         groups = {1, 2} | {-(-bound // mean) for bound in (low, high) for mean in means}
     for count in sorted(groups):
-        for size in sorted({low, high, *(count * mean for mean in means)}):
+        # A single row has no stride; so the next number of rows can need another variant.
+        for size in sorted({low, low + 1, high, *(count * mean for mean in means)}):
             if low <= size <= high:
                 yield count, size
 
@@ -86,6 +87,14 @@ def every_choice(
     sizes = list(sample_sizes(num_groups, rows))
     for size in sizes:
         add(describe(*size))
+    # A rank may be without tokens, or without experts: its result is zeros, written by a kernel.
+    if rows[0] <= 1:
+        add(describe(max(1, num_groups or 1), 0).settled)
+        if num_groups is None or num_groups > 1:
+            add(describe(num_groups or 2, 0).settled)
+    if not num_groups:
+        for _, length in sample_sizes(1, rows):
+            add(describe(0, length).settled)
     tuned = records.current()
     if tuned is None:
         return list(found)
