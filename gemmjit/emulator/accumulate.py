@@ -31,7 +31,9 @@ __all__ = [
     "accumulation_model",
     "add_saturating",
     "canonical",
+    "exponents",
     "matrix_product",
+    "toward_zero",
 ]
 
 Floats = NDArray[np.float32]
@@ -150,7 +152,7 @@ def canonical(d: Floats) -> Floats:
     return d
 
 
-def _exponents(x: NDArray[np.float64], min_exponent: int) -> NDArray[np.int64]:
+def exponents(x: NDArray[np.float64], min_exponent: int) -> NDArray[np.int64]:
     """Exponents of the leading bits, not below the format's; zero counts as 2^-126."""
     exponent = np.maximum(np.frexp(x)[1].astype(np.int64) - 1, min_exponent)
     return np.where(x == 0, -126, exponent)
@@ -185,10 +187,10 @@ def _fused_one(
     # Whatever float64 finds to be infinite or NaN, the hardware finds too; a float64 sum of
     # products of these formats cannot overflow.
     plain = a64 @ b64 + c64
-    a_exp = _exponents(np.where(np.isfinite(a64), a64, 0.0), FORMATS[a_type].min_exponent)
-    b_exp = _exponents(np.where(np.isfinite(b64), b64, 0.0), FORMATS[b_type].min_exponent)
+    a_exp = exponents(np.where(np.isfinite(a64), a64, 0.0), FORMATS[a_type].min_exponent)
+    b_exp = exponents(np.where(np.isfinite(b64), b64, 0.0), FORMATS[b_type].min_exponent)
     c_format = "f16" if half_result else "f32"
-    c_exp = _exponents(np.where(np.isfinite(c64), c64, 0.0), FORMATS[c_format].min_exponent)
+    c_exp = exponents(np.where(np.isfinite(c64), c64, 0.0), FORMATS[c_format].min_exponent)
     largest = c_exp
     for k in range(a.shape[1]):
         largest = np.maximum(largest, a_exp[:, k, None] + b_exp[None, k, :])
@@ -197,7 +199,7 @@ def _fused_one(
     for k in range(a.shape[1]):
         total += np.trunc(np.ldexp(a64[:, k, None] * b64[None, k, :], shift))
     value = np.ldexp(total, -shift)
-    rounded = _to_half(value) if half_result else _toward_zero(value, accumulation.output_bits)
+    rounded = _to_half(value) if half_result else toward_zero(value, accumulation.output_bits)
     return np.where(np.isfinite(plain), rounded, plain.astype(np.float32))
 
 
@@ -205,7 +207,7 @@ def _to_half(value: NDArray[np.float64]) -> Floats:
     return value.astype(np.float16).astype(np.float32)
 
 
-def _toward_zero(value: NDArray[np.float64], fraction_bits: int) -> Floats:
+def toward_zero(value: NDArray[np.float64], fraction_bits: int) -> Floats:
     """Truncate to a float32 with the given number of fraction bits; overflow gives infinity."""
     exponent = np.maximum(np.frexp(value)[1].astype(np.int64) - 1, -126)
     kept = np.trunc(np.ldexp(value, fraction_bits - exponent))

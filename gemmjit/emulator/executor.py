@@ -11,13 +11,14 @@ Example
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gemmjit.emulator.assumptions import Assumptions
 from gemmjit.emulator.faults import Fault, MemoryFault
 from gemmjit.emulator.grid import Grid
 from gemmjit.emulator.kernel_launch import KernelLaunch, TensorMapValue, pack_arguments
@@ -37,6 +38,7 @@ _SHARED_LIMITS = {
     75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448, 100: 232448,
     103: 232448, 107: 232448, 110: 232448, 120: 101376, 121: 101376,
 }  # fmt: skip
+_DEFAULT_READINGS: Mapping[str, str] = {}
 # Lanes that one wave may have: more would not be faster, only larger.
 _WAVE_LANES = 8192
 
@@ -87,6 +89,9 @@ def emulate(
     unwaited_stores: str = "drain",
     unfenced_inits: str = "warn",
     unfenced_reads: str = "warn",
+    unfenced_tmem: str = "warn",
+    undecided: str = "warn",
+    readings: Mapping[str, str] = _DEFAULT_READINGS,
     trace: Trace | None = None,
 ) -> Report:
     """Run kernels concurrently until all have finished.
@@ -120,6 +125,14 @@ def emulate(
         Between reads of shared memory and an asynchronous write to it there must be a
         fence.proxy.async of every reading lane, or a barrier: an mbarrier alone lets the write
         overtake them. Kernels in the field leave the fence out, and hardware forgives it at times.
+    unfenced_tmem : {"warn", "error"}
+        Accesses of tensor memory by different threads need tcgen05.fence::before_thread_sync and
+        ::after_thread_sync around what orders them; kernels in the field leave some out.
+    undecided : {"warn", "error", "accept"}
+        What happens when a kernel depends on something that no document and no known kernel
+        decides; see :mod:`gemmjit.emulator.assumptions`.
+    readings : mapping of str to str
+        Answers to those questions that differ from the defaults, by name.
     trace : gemmjit.emulator.trace.Trace, optional
         Receives a timeline.
 
@@ -144,6 +157,8 @@ def emulate(
     machine.unwaited_stores = unwaited_stores
     machine.unfenced_inits = unfenced_inits
     machine.unfenced_reads = unfenced_reads
+    machine.unfenced_tmem = unfenced_tmem
+    machine.assumptions = Assumptions(machine, undecided, readings)
     machine.race_checks = races
     machine.trace = trace
     if trace is not None:

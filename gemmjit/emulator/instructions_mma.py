@@ -14,11 +14,13 @@ import numpy.typing as npt
 from gemmjit.emulator import fragments
 from gemmjit.emulator.dispatch import instruction, reject
 from gemmjit.emulator.faults import MemoryFault
+from gemmjit.emulator.instructions_mma_kinds import build_kind
 from gemmjit.emulator.lanes import WARP, LaneSet
 from gemmjit.emulator.mma import mma_plan
 from gemmjit.emulator.module import Instruction
 from gemmjit.emulator.operands import Operands
 from gemmjit.emulator.program import target_number
+from gemmjit.emulator.small_floats import expand
 from gemmjit.emulator.spaces import space_named
 from gemmjit.emulator.steps import LaneOp, Step
 
@@ -34,6 +36,8 @@ _ROW_TYPE = np.dtype(np.complex128)
 @instruction("mma.sync")
 def build_mma(operands: Operands, found: Instruction) -> Step:
     """`mma.sync.aligned.shape.alayout.blayout{.satfinite}.dtype.atype.btype.ctype{.op.popc|.rn}`."""
+    if any(m.startswith("kind::") for m in found.mods):
+        return build_kind(operands, found)
     mods = [m for m in found.mods if m not in ("sync", "aligned", "satfinite", "rn", "popc")]
     bit_op = next((m for m in mods if m in ("and", "xor")), None)
     mods = [m for m in mods if m != bit_op]
@@ -59,6 +63,10 @@ def build_mma(operands: Operands, found: Instruction) -> Step:
     return LaneOp(run, sync=WARP)
 
 
+#: Source formats of ldmatrix.m8n16: bits of an element.
+_EXPANDED = {"b4x16_p64": 4, "b6x16_p32": 6}
+
+
 def _shape_of(found: Instruction) -> tuple[int, bool]:
     """Return the number of matrices and `.trans`; the parts of the name come in any order."""
     if "m8n8" not in found.mods or "b16" not in found.mods:
@@ -68,6 +76,16 @@ def _shape_of(found: Instruction) -> tuple[int, bool]:
     if len(counts) != 1 or not known.issuperset(found.mods):
         raise reject(found)
     return counts[0], "trans" in found.mods
+
+
+def _expanded_count(found: Instruction) -> int:
+    counts = [int(m[1]) for m in found.mods if m in ("x1", "x2", "x4")]
+    known = {"sync", "aligned", "m8n16", "b8x16", "shared", "shared::cta", "x1", "x2", "x4"}
+    if len(counts) != 1 or not (known | set(_EXPANDED)).issuperset(found.mods):
+        raise reject(found)
+    if not {"aligned", "m8n16", "b8x16"} <= set(found.mods):
+        raise reject(found, "expected .m8n16 and .b8x16")
+    return counts[0]
 
 
 class _Rows:
@@ -95,8 +113,13 @@ class _Rows:
 
 @instruction("ldmatrix.sync")
 def build_ldmatrix(operands: Operands, found: Instruction) -> Step:
-    """`ldmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 r, [p]`."""
-    num, trans = _shape_of(found)
+    """`ldmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 r, [p]`.
+
+    Or `.m8n16.num{.shared}.b8x16.b4x16_p64` and `.b6x16_p32`: 16 elements of a row are expanded to
+    a byte each, in its low bits.
+    """
+    bits = next((_EXPANDED[m] for m in found.mods if m in _EXPANDED), 8)
+    num, trans = _shape_of(found) if bits == 8 else (_expanded_count(found), False)
     rows = _Rows(operands, found, 1, num)
     destination = operands.group(found.operands[0], "b32", writes=True)
     if len(destination.rows) != num:
@@ -105,6 +128,8 @@ def build_ldmatrix(operands: Operands, found: Instruction) -> Step:
 
     def run(lanes: LaneSet) -> None:
         data = memory[rows.flat(lanes, False)].view(np.uint8).reshape(-1, num, 8, _ROW_BYTES)
+        if bits != 8:
+            data = np.ascontiguousarray(expand(bits, data))
         registers = fragments.rows_to_registers(data, trans)
         destination.write(lanes, registers.swapaxes(0, 1).reshape(num, -1))
 

@@ -3,7 +3,7 @@
 cp.async.bulk.tensor (loads, multicast, stores, gather4, scatter4), cp.reduce.async.bulk.tensor and
 cp.async.bulk.prefetch.tensor. Which bytes go where is in :mod:`gemmjit.emulator.tma`.
 
-Not here: im2col modes and `.cta_group` (refused).
+Not here: im2col modes (refused).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmjit.arch import Arch
 from gemmjit.emulator.async_engine import Operation
 from gemmjit.emulator.box_copy import BoxCopy
 from gemmjit.emulator.bulk_groups import BulkStore, bulk_groups
@@ -52,8 +53,9 @@ class _TensorOperand:
         dims = [int(m[0]) for m in found.mods if m in ("1d", "2d", "3d", "4d", "5d")]
         if not isinstance(operand, Address) or operand.coordinates is None or len(dims) != 1:
             raise reject(found, "expected [tensorMap, {coordinates}]")
-        if any(m.startswith(("im2col", "cta_group")) for m in found.mods):
-            raise reject(found, "im2col modes and .cta_group have no semantics")
+        if any(m.startswith("im2col") for m in found.mods):
+            raise reject(found, "im2col modes have no semantics")
+        self.to_cluster = "shared::cluster" in found.mods
         self.four = any(m in ("tile::gather4", "tile::scatter4") for m in found.mods)
         items = operand.coordinates.items
         if len(items) != (5 if self.four else dims[0]):
@@ -78,6 +80,12 @@ class _TensorOperand:
                 f"tensor copy: a .{self.rank}d instruction got a map of rank {tensor_map.rank}"
             )
         check_map(tensor_map, base, self.arch)
+        element = tensor_map.element_type
+        if self.to_cluster and element.is_sub_byte and Arch.parse(self.arch).capability[0] == 12:
+            raise TensorMapFault(
+                f"tensor copy: {element.name} on {self.arch}: expected the destination space "
+                "shared::cta; got shared::cluster"
+            )
         return tensor_map, base
 
     def load(self, address: int, coordinates: tuple[int, ...], smem: int) -> BoxCopy:
@@ -134,6 +142,7 @@ class _Load:
             raise reject(found, f"{len(found.operands)} operands")
         self.mask = operands.source(extra[0], "u16") if multicast else None
         self.own_block = "shared::cta" in found.mods
+        self.pair = "cta_group::2" in found.mods
 
     def run(self, lanes: LaneSet) -> None:
         """Issue one copy for every lane."""
@@ -156,7 +165,7 @@ class _Load:
     ) -> None:
         grid, machine = self.grid, self.grid.machine
         slot = lane // grid.space.threads
-        receivers = destinations(grid, slot, target, barrier, mask, self.own_block)
+        receivers = destinations(grid, slot, target, barrier, mask, self.own_block, self.pair)
         box = self.tensor.load(tensor_map, coordinates, target & OFFSET_MASK)
         for destination, _ in receivers:
             _check_range(grid, destination, box)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmjit.emulator import register_pool, warpgroups
+from gemmjit.emulator.assumptions import Assumptions
 from gemmjit.emulator.async_engine import POLICIES, AsyncEngine
 from gemmjit.emulator.barriers import ClusterBarriers, NamedBarriers
 from gemmjit.emulator.bulk_groups import bulk_groups
@@ -77,6 +78,8 @@ class Machine:
         self.race_checks = "error"
         self.unfenced_inits = "warn"
         self.unfenced_reads = "warn"
+        self.unfenced_tmem = "warn"
+        self.assumptions = Assumptions(self, "warn", {})
         self.symbols: dict[tuple[int, int, str], int] = {}
         self.grids: list[Grid] = []
         self.queue: list[Domain] = []
@@ -164,29 +167,20 @@ class Machine:
             f"{grid.thread_name(lane)} exits without having waited until its bulk stores have read "
             "shared memory (cp.async.bulk.wait_group.read)"
         )
-        if self.unwaited_stores == "error":
-            raise RaceError(message)
-        self._warn(message)
+        self.found("unwaited_stores", message)
 
     def found_race(self, message: str) -> None:
         """Take a race: an error, or a warning where the caller asked for that."""
-        if self.race_checks == "error":
-            raise RaceError(message)
-        self._warn(message)
+        self.found("race_checks", message)
 
-    def found_unfenced_init(self, message: str) -> None:
-        """Take an mbarrier that no fence makes visible to the asynchronous proxy."""
-        if self.unfenced_inits == "error":
+    def found(self, kind: str, message: str) -> None:
+        """Take what hardware forgives at times; `kind` is the attribute that says how."""
+        if getattr(self, kind) == "error":
             raise RaceError(message)
-        self._warn(message)
+        self.warn(message)
 
-    def found_unfenced_read(self, message: str) -> None:
-        """Take an asynchronous write that may overtake generic reads."""
-        if self.unfenced_reads == "error":
-            raise RaceError(message)
-        self._warn(message)
-
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
+        """Add a warning to the report."""
         if len(self.warnings) < _MAX_WARNINGS:
             self.warnings.append(message)
 

@@ -3,7 +3,7 @@
 A plan is made once per instruction (its types, layouts and shape are constants of the PTX text)
 and called with registers of any number of warps. Source: PTX ISA 9.1, section 9.7.14.5.14.
 
-Block-scaled and ``kind::f8f6f4`` forms (sm_100 and later) are not here.
+The forms with a kind (sm_120a) are in :mod:`gemmjit.emulator.mma_kinds`.
 """
 
 from __future__ import annotations

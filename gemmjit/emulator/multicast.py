@@ -1,7 +1,10 @@
 """Which blocks of a cluster a bulk copy into shared memory goes to, and which barriers it signals.
 
 PTX ISA 9.7.9.25.4.1 and 9.7.9.27.1.2: data and signal go to the same offsets in every block of the
-mask; without a mask the barrier must lie in the block that receives the data.
+mask; without a mask the barrier must lie in the block that receives the data. With `.cta_group::2`
+it may also lie in the other block of the pair (ranks that differ in bit 0): every receiver then
+signals the block of its own pair whose rank has the bit 0 of the barrier's address (CUTLASS and
+DeepGEMM rely on it).
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
 
 def destinations(
-    grid: Grid, slot: int, target: int, barrier: int, mask: int | None, own_block: bool
+    grid: Grid,
+    slot: int,
+    target: int,
+    barrier: int,
+    mask: int | None,
+    own_block: bool,
+    pair: bool = False,
 ) -> list[tuple[int, int]]:
     """Return slot, and flat index of the barrier, of every block that receives a copy.
 
@@ -36,6 +45,8 @@ def destinations(
         ctaMask of a multicast.
     own_block : bool
         Whether the destination space is shared::cta.
+    pair : bool
+        Whether the instruction says `.cta_group::2`.
 
     Raises
     ------
@@ -47,9 +58,12 @@ def destinations(
     size = grid.cluster_size
     first = slot - slot % size
     rank = target >> RANK_SHIFT
-    if barrier >> RANK_SHIFT != rank:
+    signalled = barrier >> RANK_SHIFT
+    if pair and size % 2:
+        raise MemoryFault(f"bulk copy: .cta_group::2 in a cluster of {size}: expected pairs")
+    if signalled != rank and not (pair and signalled ^ rank == 1):
         raise BarrierFault(
-            f"bulk copy: the mbarrier is in block {barrier >> RANK_SHIFT} of the cluster, "
+            f"bulk copy: the mbarrier is in block {signalled} of the cluster, "
             f"its data go to block {rank}"
         )
     if mask is None:
@@ -59,8 +73,12 @@ def destinations(
     if not mask or mask >> size:
         raise MemoryFault(f"bulk copy: ctaMask {mask:#x}: expected blocks of a cluster of {size}")
     offset = barrier & OFFSET_MASK
+
+    def _block_of(receiver: int) -> int:
+        return receiver & ~1 | signalled & 1 if pair else receiver
+
     return [
-        (first + r, grid.shared.flat_of(slot, r << RANK_SHIFT | offset, 8, 8))
+        (first + r, grid.shared.flat_of(slot, _block_of(r) << RANK_SHIFT | offset, 8, 8))
         for r in range(size)
         if mask >> r & 1
     ]

@@ -90,6 +90,8 @@ def run(
                 unwaited_stores=chosen.unwaited_stores,
                 unfenced_inits=chosen.unfenced_inits,
                 unfenced_reads=chosen.unfenced_reads,
+                unfenced_tmem=chosen.unfenced_tmem,
+                undecided=chosen.undecided,
                 trace=chosen.trace,
             )
         )

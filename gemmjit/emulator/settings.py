@@ -28,6 +28,8 @@ class Settings:
     unwaited_stores : {"drain", "error"}
     unfenced_inits : {"error", "warn"}
     unfenced_reads : {"error", "warn"}
+    unfenced_tmem : {"error", "warn"}
+    undecided : {"error", "warn", "accept"}
     trace : Trace or None
     num_sms : int
         Multiprocessors of the emulated device: persistent blocks are so many times as one holds.
@@ -43,6 +45,8 @@ class Settings:
     unwaited_stores: str = "drain"
     unfenced_inits: str = "error"
     unfenced_reads: str = "error"
+    unfenced_tmem: str = "error"
+    undecided: str = "error"
     trace: Trace | None = None
     num_sms: int = 4
     reports: list[Report] = field(default_factory=list)
@@ -67,6 +71,8 @@ def emulating(
     unwaited_stores: str = "drain",
     unfenced_inits: str = "error",
     unfenced_reads: str = "error",
+    unfenced_tmem: str = "error",
+    undecided: str = "error",
     trace: Trace | None = None,
     num_sms: int = 4,
 ) -> Iterator[list[Report]]:
@@ -76,8 +82,9 @@ def emulating(
     ----------
     policy, seed, numerics, max_steps, resident_blocks, trace
         As for `gemmjit.emulator.emulate`. They hold in this thread or task only.
-    unwaited_stores, unfenced_inits, unfenced_reads
-        Likewise; a fence left out is an error by default, as gemmjit's kernels have them all.
+    unwaited_stores, unfenced_inits, unfenced_reads, unfenced_tmem, undecided
+        Likewise; a fence left out is an error by default, as gemmjit's kernels have them all, and
+        so is a kernel that depends on what the emulator only assumes.
     num_sms : int
         Multiprocessors of the emulated device. The fewer, the more tiles a persistent block takes.
 
@@ -101,6 +108,8 @@ def emulating(
         unwaited_stores=unwaited_stores,
         unfenced_inits=unfenced_inits,
         unfenced_reads=unfenced_reads,
+        unfenced_tmem=unfenced_tmem,
+        undecided=undecided,
         trace=trace,
         num_sms=num_sms,
     )

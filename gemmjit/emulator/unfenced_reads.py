@@ -138,10 +138,11 @@ class UnfencedReads:
         ids = slot * per_block + np.array(warps)
         self._reading.reshape(-1, WARP)[ids] = False  # told once
         self._end(ids)
-        self.grid.machine.found_unfenced_read(
+        self.grid.machine.found(
+            "unfenced_reads",
             f"an asynchronous write is issued to shared offset {offset:#x} of "
             f"{self.grid.block_name(slot)}, which warps {warps} have read through the generic "
             "proxy; between the two, every lane that has read needs a fence.proxy.async or a "
             "barrier (bar, barrier.cluster): an mbarrier alone does not make the write wait until "
-            "the reads are over"
+            "the reads are over",
         )

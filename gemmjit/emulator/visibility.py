@@ -121,10 +121,11 @@ class InitVisibility:
         for cell in cells.reshape(-1).tolist():
             if (id(grid), cell) in self.unfenced:
                 self.unfenced.discard((id(grid), cell))  # told once
-                grid.machine.found_unfenced_init(
+                grid.machine.found(
+                    "unfenced_inits",
                     f"a bulk copy completes on {grid.mbarriers.name(cell)}, whose init no "
                     "fence.mbarrier_init or fence.proxy.async makes visible to the asynchronous "
-                    "proxy"
+                    "proxy",
                 )
 
     def publish(self, grid: Grid, lanes: LaneSet) -> None:
