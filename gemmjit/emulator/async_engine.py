@@ -20,7 +20,7 @@ __all__ = ["POLICIES", "AsyncEngine", "Operation"]
 
 POLICIES = ("eager", "lazy", "random")
 # Kinds whose completion arrives on an mbarrier; the others are completed by the waits for them.
-_SIGNALLING = frozenset(("bulk load", "cp.async arrive"))
+_SIGNALLING = frozenset(("bulk load", "cp.async arrive", "tcgen05.commit"))
 _SLOW_CHANCE = 0.25
 
 

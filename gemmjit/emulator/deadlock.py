@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemmjit.emulator import register_pool
+from gemmjit.emulator import register_pool, tensor_memory
 
 if TYPE_CHECKING:
     from gemmjit.emulator.machine import Machine
@@ -20,6 +20,7 @@ def deadlock_report(machine: Machine) -> str:
     for grid in machine.grids:
         lines += grid.mbarriers.describe() + grid.bars.describe() + grid.cluster_barriers.describe()
         lines += grid.dependencies.describe() + register_pool.describe(grid)
+        lines += tensor_memory.describe(grid)
         for pc, lanes in grid.scheduler.converging.items():
             lines.append(
                 f"{lanes.count} threads wait for their warp at {grid.program.describe(pc)}"

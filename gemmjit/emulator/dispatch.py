@@ -29,6 +29,8 @@ _MODULES = (
     "alu_integer", "alu_bits", "alu_float", "alu_half", "compare", "convert", "move", "load_store",
     "atomics", "warp", "barriers", "control", "instructions_mbarrier", "copy_async", "bulk_groups",
     "copy_bulk", "instructions_tma", "instructions_mma", "instructions_wgmma", "wmma", "system",
+    "instructions_tcgen05_alloc", "instructions_tcgen05_ld_st", "instructions_tcgen05_mma",
+    "instructions_tcgen05_cp", "instructions_tcgen05_sync",
     "dependencies", "register_pool",
 )  # fmt: skip
 

@@ -17,11 +17,12 @@ from gemmjit.emulator.faults import ConvergenceFault, MemoryFault
 from gemmjit.emulator.grid import Grid
 from gemmjit.emulator.lanes import WARP, LaneSet
 from gemmjit.emulator.matrix_descriptor import CHUNK
-from gemmjit.emulator.module import Immediate, Instruction, Operand, Register, Vector
+from gemmjit.emulator.module import Immediate, Instruction, Vector
 from gemmjit.emulator.operands import Operands
+from gemmjit.emulator.register_list import register_list
 from gemmjit.emulator.shared_memory import SPAN
 from gemmjit.emulator.steps import LaneOp, Step
-from gemmjit.emulator.warpgroups import GROUP, RegisterList, Warpgroup, warpgroup
+from gemmjit.emulator.warpgroups import GROUP, Warpgroup, warpgroup
 from gemmjit.emulator.wgmma import WgmmaPlan, wgmma_plan
 
 __all__: list[str] = []
@@ -38,19 +39,6 @@ def _groups(grid: Grid, lanes: LaneSet) -> Iterator[Warpgroup]:
     threads = grid.space.threads
     for lane in lanes.lanes[::GROUP].tolist():
         yield warpgroup(grid, *divmod(lane, threads))
-
-
-def _registers(found: Instruction, operand: Operand, count: int) -> RegisterList:
-    """Return the register numbers of a vector operand of 32-bit registers."""
-    items = operand.items if isinstance(operand, Vector) else (operand,)
-    if len(items) != count:
-        raise reject(found, f"expected {count} registers; got {len(items)}")
-    numbers = []
-    for item in items:
-        if not isinstance(item, Register) or item.type not in ("b32", "f32", "u32", "s32"):
-            raise reject(found, f"operand {item!r} is no 32-bit register")
-        numbers.append(item.row)
-    return RegisterList(frozenset(numbers), tuple(numbers))
 
 
 def _constant(found: Instruction, position: int) -> int:
@@ -95,9 +83,9 @@ class _Product:
         self.plan = _plan(operands, found)
         self.grid = operands.grid
         self.where = operands.grid.program.describe(operands.pc)
-        self.d = _registers(found, found.operands[0], self.plan.d_registers)
+        self.d = register_list(found, found.operands[0], self.plan.d_registers)
         a = found.operands[1]
-        self.a_registers = _registers(found, a, 4) if isinstance(a, Vector) else None
+        self.a_registers = register_list(found, a, 4) if isinstance(a, Vector) else None
         self.a = None if isinstance(a, Vector) else operands.source(a, "b64")
         self.b = operands.source(found.operands[2], "b64")
         self.scale_d, self.negated = operands.predicate_reader(found.operands[3])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmjit.emulator import register_pool, warpgroups
+from gemmjit.emulator import register_pool, tensor_memory, warpgroups
 from gemmjit.emulator.assumptions import Assumptions
 from gemmjit.emulator.async_engine import POLICIES, AsyncEngine
 from gemmjit.emulator.barriers import ClusterBarriers, NamedBarriers
@@ -143,6 +143,7 @@ class Machine:
         )  # fmt: skip
         warpgroups.block_exited(grid, slot)
         register_pool.block_exited(grid, slot)
+        tensor_memory.block_exited(grid, slot)
         self._unwaited_stores(grid, slot)
         self.races.block_exited(grid, slot)
         grid.async_copies.block_exited(slot)
@@ -317,6 +318,7 @@ class Machine:
             or g.cluster_barriers.waiters
             or g.dependencies.waiters
             or register_pool.describe(g)
+            or tensor_memory.describe(g)
             for g in self.grids
         )
         for grid in self.grids:

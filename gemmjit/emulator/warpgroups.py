@@ -17,12 +17,13 @@ import numpy.typing as npt
 
 from gemmjit.emulator.async_engine import Operation
 from gemmjit.emulator.faults import RaceError
+from gemmjit.emulator.register_list import RegisterList
 from gemmjit.emulator.wgmma import WgmmaPlan
 
 if TYPE_CHECKING:
     from gemmjit.emulator.grid import Grid
 
-__all__ = ["GROUP", "Accumulator", "RegisterList", "Warpgroup", "block_exited", "warpgroup"]
+__all__ = ["GROUP", "Accumulator", "Warpgroup", "block_exited", "warpgroup"]
 
 Array = npt.NDArray[Any]
 
@@ -50,40 +51,6 @@ class Accumulator:
         self.plan = plan
         self.matrix: Array | None = None
         self.last: Operation | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RegisterList:
-    """Which registers an instruction calls D or A.
-
-    Attributes
-    ----------
-    numbers : frozenset of int
-        Their numbers in the 32-bit register file.
-    order : tuple of int
-        The same, in operand order.
-    """
-
-    numbers: frozenset[int]
-    order: tuple[int, ...]
-
-    def read(self, file: Array, slot: int, first: int) -> Array:
-        """Return the registers of a warpgroup, `[128, registers]`."""
-        return np.ascontiguousarray(file[self._index(), slot, first : first + GROUP].T)
-
-    def write(self, file: Array, slot: int, first: int, values: Any) -> None:
-        """Assign `[128, registers]`, or one value to all."""
-        transposed = values.T if isinstance(values, np.ndarray) else values
-        file[self._index(), slot, first : first + GROUP] = transposed
-
-    def _index(self) -> Any:
-        """Return a slice where the registers are equally spaced (compilers number them so)."""
-        first, count = self.order[0], len(self.order)
-        step = self.order[1] - first if count > 1 else 1
-        end = first + step * count
-        if step and self.order == tuple(range(first, end, step)):
-            return slice(first, end if end >= 0 else None, step)
-        return list(self.order)
 
 
 @dataclass(slots=True, eq=False)
@@ -160,13 +127,13 @@ class Warpgroup:
                 raise RaceError(
                     "wgmma.mma_async: D overlaps the registers of another product in flight"
                 )
-        held = rows.read(self.file, self.slot, self.first)
+        held = rows.read(self.file, self.slot, self.first, GROUP)
         if reads or not self.fenced:
             self._must_be_fenced(rows, held, "accumulator")
         found = Accumulator(rows, plan)
         if reads:
             found.matrix = plan.d_from_registers(held[None])[0]
-        rows.write(self.file, self.slot, self.first, 0xFFFFFFFF)
+        rows.write(self.file, self.slot, self.first, GROUP, 0xFFFFFFFF)
         self.in_flight.append(found)
         return found
 
@@ -175,7 +142,7 @@ class Warpgroup:
         for known in self.in_flight:
             if known.rows.numbers & rows.numbers:
                 raise RaceError("wgmma.mma_async: A overlaps an accumulator in flight")
-        held = rows.read(self.file, self.slot, self.first)
+        held = rows.read(self.file, self.slot, self.first, GROUP)
         if not self.fenced:
             self._must_be_fenced(rows, held, "A")
         return held
@@ -225,7 +192,7 @@ class Warpgroup:
                 continue
             assert accumulator.matrix is not None
             held = accumulator.plan.d_to_registers(accumulator.matrix[None])[0]
-            accumulator.rows.write(self.file, self.slot, self.first, held)
+            accumulator.rows.write(self.file, self.slot, self.first, GROUP, held)
             self.returned[accumulator.rows.order] = held
         if len(staying) < len(self.in_flight):
             self.fenced = False
@@ -234,7 +201,7 @@ class Warpgroup:
     def _check_inputs(self, busy: set[int]) -> None:
         staying = []
         for operation, rows, held in self.inputs:
-            if not np.array_equal(rows.read(self.file, self.slot, self.first), held):
+            if not np.array_equal(rows.read(self.file, self.slot, self.first, GROUP), held):
                 raise RaceError(
                     "wgmma.mma_async: registers of A were changed before the wait for the product"
                 )

@@ -1,0 +1,104 @@
+"""`tcgen05.mma` from PTX text: kinds, layouts of operands and results, negation, masks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tcgen05_products import CODE, POLICIES, Product
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize(("a_mn", "b_mn"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("kind", ["bf16", "f16", "e4m3", "s8"])
+def test_majors_and_swizzles(kind, a_mn, b_mn, swizzle):
+    p = Product(kind, kind, swizzle=swizzle, a_mn=bool(a_mn), b_mn=bool(b_mn), seed=swizzle,
+                d_type="s32" if kind == "s8" else "f32")  # fmt: skip
+    np.testing.assert_array_equal(p.d(p.run()), p.exact)
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+def test_tf32_is_k_major_but_for_one_swizzle(swizzle):
+    p = Product("tf32", "tf32", swizzle=swizzle)
+    np.testing.assert_array_equal(p.d(p.run()), p.exact)
+
+
+def test_tf32_along_m_and_n():
+    p = Product("tf32", "tf32", swizzle="128 by 32", a_mn=True, b_mn=True)
+    np.testing.assert_array_equal(p.d(p.run()), p.exact)
+
+
+SHAPES = [(64, 8, 1), (64, 40, 1), (128, 16, 1), (128, 256, 1), (64, 256, 1), (128, 32, 2),
+          (128, 256, 2), (256, 32, 2), (256, 192, 2)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "seed"), POLICIES)
+@pytest.mark.parametrize(("m", "n", "ranks"), SHAPES)
+def test_shapes_and_layouts_of_d(m, n, ranks, policy, seed):
+    p = Product(m=m, n=n, ranks=ranks, seed=n, swizzle=32)
+    np.testing.assert_array_equal(p.d(p.run(policy=(policy, seed))), p.exact)
+
+
+@pytest.mark.parametrize("b_type", ["e4m3", "e5m2", "e2m3", "e3m2", "e2m1"])
+@pytest.mark.parametrize("a_type", ["e4m3", "e5m2", "e2m3", "e3m2", "e2m1"])
+def test_small_floats(a_type, b_type):
+    p = Product(a_type, b_type, n=32, seed=CODE[a_type] * 8 + CODE[b_type])
+    np.testing.assert_array_equal(p.d(p.run()), p.exact)
+    along = Product(a_type, b_type, n=32, swizzle=64, a_mn=True, b_mn=True, m=64)
+    np.testing.assert_array_equal(along.d(along.run()), along.exact)
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), [("u8", "s8"), ("s8", "u8"), ("u8", "u8")])
+def test_integers(a_type, b_type):
+    p = Product(a_type, b_type, d_type="s32")
+    np.testing.assert_array_equal(p.d(p.run()), p.exact)
+
+
+@pytest.mark.parametrize("negate", [1, 2, 3])
+def test_negation(negate):
+    p = Product(negate=negate)
+    np.testing.assert_array_equal(p.d(p.run()), p.exact)
+
+
+@pytest.mark.parametrize("a_type", ["f16", "e2m1"])
+def test_a_half_result_is_the_lower_half_of_a_column(a_type):
+    p = Product(a_type, a_type, d_type="f16")
+    half = p.exact.astype(np.float16)
+    np.testing.assert_array_equal(p.d(p.run()), half)
+    twice = p.run(p.mma() + p.mma(accumulate="%yes"))
+    np.testing.assert_array_equal(p.d(twice), (half + p.exact).astype(np.float16))
+
+
+@pytest.mark.parametrize(("policy", "seed"), POLICIES)
+def test_products_add_up_in_order(policy, seed):
+    p = Product(ranks=2, m=256)
+    body = p.mma() + p.mma(accumulate="%yes") * 2 + p.mma(accumulate="!%no")
+    np.testing.assert_array_equal(p.d(p.run(body, (policy, seed))), 4 * p.exact)
+    body = p.mma(accumulate="%no") + p.mma(accumulate="!%yes", collector=".collector::a::lastuse")
+    np.testing.assert_array_equal(p.d(p.run(body, (policy, seed))), p.exact)
+
+
+def test_the_old_sum_can_be_scaled():
+    p = Product()
+    body = p.mma() + p.mma(accumulate="%yes").replace("%yes;", "%yes, 3;")
+    np.testing.assert_array_equal(p.d(p.run(body)), p.exact * 9 / 8)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_disabled_lanes_keep_what_they_had(ranks):
+    p = Product(m=128 * ranks, ranks=ranks)
+    masks = [0x1, 0x80000000, 0, 0xF0, 0x2, 0, 0x100, 0][: 4 * ranks]
+    body = p.mma() + p.mma(accumulate="%yes", tail=" {" + ", ".join(map(str, masks)) + "},")
+    got = p.d(p.run(body))
+    factor = np.full(p.m, 2.0)
+    for row in range(p.m):
+        factor[row] -= masks[row // 32] >> row % 32 & 1
+    assert 1 < factor.mean() < 2
+    np.testing.assert_array_equal(got, p.exact * factor[:, None])
+
+
+def test_two_accumulators_of_64_rows_share_columns():
+    p = Product(m=64, n=32)
+    other = "add.u32 %t2, %tm, 0x100000;" + p.mma(d="%t2") + p.mma(d="%t2", accumulate="%yes")
+    got = p.run(p.mma() + other)
+    np.testing.assert_array_equal(p.d(got), p.exact)
+    np.testing.assert_array_equal(p.d(got, lane=16), 2 * p.exact)
