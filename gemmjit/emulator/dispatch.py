@@ -30,7 +30,7 @@ _MODULES = (
     "atomics", "warp", "barriers", "control", "instructions_mbarrier", "copy_async", "bulk_groups",
     "copy_bulk", "instructions_tma", "instructions_mma", "instructions_wgmma", "wmma", "system",
     "instructions_tcgen05_alloc", "instructions_tcgen05_ld_st", "instructions_tcgen05_mma",
-    "instructions_tcgen05_cp", "instructions_tcgen05_sync",
+    "instructions_tcgen05_cp", "instructions_tcgen05_sync", "cluster_launch_control",
     "dependencies", "register_pool",
 )  # fmt: skip
 
