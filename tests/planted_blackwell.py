@@ -88,7 +88,7 @@ SM100 = {
     "both blocks load the same half of B": Bug(
         " + int(rank) * (BLOCK_N / PAIR)", "", (VALUES,), (TWO,)
     ),
-    "commits to one block": Bug(".b64 [%0], 3;", ".b64 [%0], 1;", (LOCK,), (TWO,)),
+    "commits to one block": Bug("BOTH_BLOCKS = 3", "BOTH_BLOCKS = 1", (LOCK,), (TWO,)),
     "no wait for taken responses": Bug(
         "mbarrier_wait(taken, parity ^ 1);", "", (RACE, BARRIER, VALUES, LOCK), FLAT_TAKEN
     ),

@@ -13,9 +13,11 @@ constexpr u32 A_BYTES = BLOCK_M * BLOCK_K * 2, B_BYTES = BLOCK_N / PAIR * BLOCK_
 constexpr u32 INSTRUCTION =
     1u << 4 | 1u << 7 | 1u << 10 | (BLOCK_N >> 3) << 17 | (BLOCK_M * PAIR >> 4) << 24;
 
+constexpr u16 BOTH_BLOCKS = 3;   // of a pair, as a mask of ranks
+
 #if PAIR == 2
 #define GROUP "cta_group::2"
-#define COMMIT_TO ".multicast::cluster.b64 [%0], 3;"
+#define COMMIT_TO ".multicast::cluster.b64 [%0], %1;"
 #else
 #define GROUP "cta_group::1"
 #define COMMIT_TO ".b64 [%0];"
@@ -68,7 +70,7 @@ __device__ __forceinline__ void multiply(u32 d, u64 a, u64 b, bool accumulate) {
 
 __device__ __forceinline__ void commit(u32 bar) {
   asm volatile("tcgen05.commit." GROUP ".mbarrier::arrive::one.shared::cluster" COMMIT_TO
-               :: "r"(bar) : "memory");
+               :: "r"(bar), "h"(BOTH_BLOCKS) : "memory");
 }
 
 // K-major under the 128-byte swizzle: 8 rows every 1024 bytes.
