@@ -164,8 +164,9 @@ class TmemHazards:
         last = int(self.completed[where].max())
         if last > self.after[where[0], warp]:
             self._unfenced(
+                "load or store",
                 f"{what}: no tcgen05.fence::after_thread_sync stands between this and the wait for "
-                "the product or copy"
+                "the product or copy",
             )
 
     def by_issuer(self, where: Region, issuer: tuple[int, int], what: str) -> None:
@@ -181,16 +182,18 @@ class TmemHazards:
             latest = int(touched[self.toucher[where] == warp].max())
             if self.before[slot, warp] < latest:
                 self._unfenced(
+                    "before",
                     f"{what}: warp {warp} has no tcgen05.fence::before_thread_sync behind its last "
-                    "tcgen05.ld or .st of this region"
+                    "tcgen05.ld or .st of this region",
                 )
             elif self.after[issuer] < latest:
                 self._unfenced(
+                    "after",
                     f"{what}: no tcgen05.fence::after_thread_sync stands between this and what "
-                    f"warp {warp} did to this region"
+                    f"warp {warp} did to this region",
                 )
 
-    def _unfenced(self, message: str) -> None:
-        if message not in self.told:
-            self.told.add(message)
+    def _unfenced(self, rule: str, message: str) -> None:
+        if rule not in self.told:  # once a rule: compilers leave fences out by the dozen
+            self.told.add(rule)
             self.grid.machine.found("unfenced_tmem", message)
