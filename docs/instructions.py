@@ -2,7 +2,9 @@
 
 ``python docs/instructions.py`` takes a minute or two.
 
-It lists what the cases of the differential test (``tests/differential.py``) execute.
+It lists what the cases of the differential test (``tests/differential.py``) execute, and what the
+tests execute of Blackwell's instructions, with what is known of these
+(``tests/blackwell_evidence.py``).
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[1]
 PAGE = CHECKOUT / "docs" / "explanation" / "emulator.md"
 BEGIN, END = "<!-- written by docs/instructions.py -->\n", "<!-- end of what it wrote -->\n"
+BLACKWELL = "<!-- written by docs/instructions.py: Blackwell -->\n"
+QUESTIONS = "<!-- written by docs/instructions.py: undecided -->\n"
 sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "tests")]
 
 
@@ -33,8 +37,34 @@ def table(executed: dict[str, set[str]]) -> str:
     for prefix, (forms, where) in sorted(rows.items()):
         shown = ", ".join(f"`{form}`" if form else "as it is" for form in sorted(forms))
         lines.append(f"| `{prefix}` | {shown} | {', '.join(sorted(where))} |\n")
-    others = ", ".join(f"`{prefix}`" for prefix in known if prefix not in rows)
+    elsewhere = ("tcgen05", "clusterlaunchcontrol")  # see `blackwell_table`
+    others = ", ".join(f"`{p}`" for p in known if p not in rows and not p.startswith(elsewhere))
     return "".join(lines) + f"\nNot executed by it, and so known from documents alone: {others}.\n"
+
+
+def blackwell_table(executed: dict[str, set[str]]) -> str:
+    """Return the table of Blackwell's instructions, with the evidence for each."""
+    from blackwell_evidence import ORDER_ONLY, known_good
+
+    lines = ["| instruction | executed by | evidence |\n|---|---|---|\n"]
+    for name, users in sorted(executed.items()):
+        sources = known_good(name)
+        evidence = "known-good kernels: " + ", ".join(sources) if sources else "document only"
+        if ORDER_ONLY.match(name):
+            evidence = "document only: no number depends on it"
+        lines.append(f"| `{name}` | {', '.join(sorted(users))} | {evidence} |\n")
+    return "".join(lines)
+
+
+def questions_table() -> str:
+    """Return the table of what is undecided."""
+    from gemmjit.emulator.assumptions import ASSUMPTIONS
+
+    lines = ["| name | question | readings, the default first | why |\n|---|---|---|---|\n"]
+    for name, each in ASSUMPTIONS.items():
+        readings = ", ".join(f"`{reading}`" for reading in each.readings)
+        lines.append(f"| `{name}` | {each.question} | {readings} | {each.why} |\n")
+    return "".join(lines)
 
 
 def named(text: str) -> set[str]:
@@ -48,22 +78,29 @@ def named(text: str) -> set[str]:
     return found
 
 
-def written() -> str:
-    """Return the part of the page that this writes."""
-    return PAGE.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
+def written(begin: str = BEGIN) -> str:
+    """Return a part of the page that this writes."""
+    return PAGE.read_text(encoding="utf-8").split(begin)[1].split(END)[0]
+
+
+def write(begin: str, text: str) -> None:
+    """Put a part into the page."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(begin)
+    PAGE.write_text(before + begin + text + END + rest.split(END, 1)[1], encoding="utf-8")
 
 
 def main() -> None:
-    """Run every case in the emulator and write the table."""
+    """Run every case in the emulator and write the tables."""
+    import blackwell_evidence
     from differential import executed
     from micro_kernels import micros
 
     from gemmjit.arch import Arch
 
     arch = Arch.parse("sm_90a")
-    new = table(executed(arch, list(micros(arch))))
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    PAGE.write_text(before + BEGIN + new + END + rest.split(END)[1], encoding="utf-8")
+    write(BEGIN, table(executed(arch, list(micros(arch)))))
+    write(BLACKWELL, blackwell_table(blackwell_evidence.executed()))
+    write(QUESTIONS, questions_table())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,11 @@ mbarrier              mbarrier objects; :mod:`instructions_mbarrier`
 async_engine          when asynchronous work completes
 copy_async, copy_bulk cp.async; cp.async.bulk.  :mod:`tma`: tensor copies
 mma, wgmma, wmma      matrix products; :mod:`fragments`, :mod:`matrix_descriptor`
+mma_kinds             mma.sync of small floats and block scales; :mod:`small_floats`
+tcgen05_*             products, loads and stores of :mod:`tensor_memory`;
+                      :mod:`tmem_hazards`: what nothing orders; :mod:`cta_group`: pairs
+cluster_launch_control try_cancel, query_cancel
+assumptions           what no document and no known kernel decides
 races                 proxy fences: :mod:`unfenced_writes`, :mod:`unfenced_reads`;
                       :mod:`flights`: asynchronous work on shared memory;
                       :mod:`visibility`: barriers used before a visible init

@@ -18,6 +18,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # it warns unless it is told
 
 import triton_kernels
+from blackwell_evidence import ORDER_ONLY, known_good, of_blackwell
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
@@ -86,6 +87,9 @@ def run(kernel, arrays, policy):
         smem_bytes=metadata.shared, args=args + [0] * (count - len(args)), memory=memory,
     )  # fmt: skip
     report = emulate([launch], policy=policy)
+    for name in of_blackwell(report.instructions):
+        # The documentation says that Triton's kernels use it.
+        assert "Triton" in known_good(name) or ORDER_ONLY.match(name), name
     return memory.read(to, np.float32, M * N).reshape(M, N), report
 
 
