@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tcgen05_products import CODE, POLICIES, Product
+from tcgen05_programs import Tile, execute, program
+
+from gemmjit.emulator.accumulate import Accumulation, matrix_product
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
@@ -102,3 +105,33 @@ def test_two_accumulators_of_64_rows_share_columns():
     got = p.run(p.mma() + other)
     np.testing.assert_array_equal(p.d(got), p.exact)
     np.testing.assert_array_equal(p.d(got, lane=16), 2 * p.exact)
+
+
+@pytest.mark.parametrize("d_type", ["f32", "f16"])
+def test_the_model_of_the_tensor_cores(d_type):
+    """`numerics="tensor_core"`: terms cut to 25 fraction bits, as for Hopper."""
+    p = Product("f16", "f16", n=64, d_type=d_type)
+    rng = np.random.default_rng(9)
+    a, b = (
+        (rng.standard_normal((rows, 16)) * 2.0 ** rng.integers(-6, 7, (rows, 16))).astype(
+            np.float16
+        )
+        for rows in (128, 64)
+    )
+    p.smem[:] = 0
+    for held, bits in ((a, p.bits[0]), (b, p.bits[1])):
+        tile = Tile(held.view(np.uint8).reshape(len(held), 32), 128, False, (bits & 0x3FFF) << 4)
+        tile.put(p.smem[0])
+    ptx = program(p.mma(), columns=64)
+    plain, model = (
+        p.d(execute(ptx, p.smem, columns=64, numerics=numerics)[0])
+        for numerics in ("fp32", "tensor_core")
+    )
+    wide_a, wide_b = a.astype(np.float32), b.astype(np.float32)
+    expected = matrix_product(
+        wide_a[None], wide_b.T[None], np.zeros((1, 128, 64), np.float32),
+        a_type="f16", b_type="f16", accumulation=Accumulation(25), half_result=d_type == "f16",
+    )[0]  # fmt: skip
+    np.testing.assert_array_equal(model, expected)
+    np.testing.assert_allclose(plain, expected, rtol=2e-3, atol=1e-2)
+    assert (plain != expected).any() or d_type == "f16"
