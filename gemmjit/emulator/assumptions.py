@@ -11,16 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gemmjit.emulator.faults import Fault
+from gemmjit.emulator.faults import Fault, UndecidedSemantics
 
 if TYPE_CHECKING:
     from gemmjit.emulator.machine import Machine
 
-__all__ = ["ASSUMPTIONS", "Assumption", "Assumptions", "UndecidedSemantics"]
-
-
-class UndecidedSemantics(Fault):
-    """The kernel depends on what the emulator only assumes."""
+__all__ = ["ASSUMPTIONS", "Assumption", "Assumptions"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@
     EmulatorError
     ├── PtxSyntaxError          text that is not PTX, or a directive that is not known
     ├── UnknownInstruction      an opcode, or a form of it, that has no semantics here
+    ├── UndecidedSemantics      the kernel depends on what the emulator only assumes
     ├── MemoryFault             bounds, alignment, the wrong window, an exited block
     ├── TensorMapFault          a TensorMap that breaks a rule, a box that faults on hardware
     ├── BarrierFault            mbarrier and bar misuse: counts, transaction bytes, no init
@@ -33,6 +34,7 @@ __all__ = [
     "StepBudgetExceeded",
     "TensorMapFault",
     "Trap",
+    "UndecidedSemantics",
     "UnknownInstruction",
 ]
 
@@ -66,6 +68,10 @@ class PtxSyntaxError(Fault):
 
 class UnknownInstruction(Fault):
     """The opcode, or this form of it, has no semantics in the emulator."""
+
+
+class UndecidedSemantics(Fault):
+    """The kernel depends on what no document and no known kernel decides."""
 
 
 class MemoryFault(Fault):

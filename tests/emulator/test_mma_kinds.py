@@ -20,8 +20,7 @@ from mma_kinds import (
     values,
 )
 
-from gemmjit.emulator.assumptions import UndecidedSemantics
-from gemmjit.emulator.faults import UnknownInstruction
+from gemmjit.emulator.faults import UndecidedSemantics, UnknownInstruction
 
 SMALL = ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
 # kind, K, scales of a row, type of a scale

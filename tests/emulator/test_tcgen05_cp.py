@@ -16,8 +16,7 @@ from tcgen05_programs import (
     set_descriptor,
 )
 
-from gemmjit.emulator.assumptions import UndecidedSemantics
-from gemmjit.emulator.faults import MemoryFault, UnknownInstruction
+from gemmjit.emulator.faults import MemoryFault, UndecidedSemantics, UnknownInstruction
 
 # Shape, multicast, rows, chunks of 16 bytes, lanes of row r.
 SHAPES = [

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tcgen05_programs import AFTER, BEFORE, LOADED, STORED, execute, program, registers
 
-from gemmjit.emulator.assumptions import UndecidedSemantics
 from gemmjit.emulator.faults import (
     ConvergenceFault,
     MemoryFault,
     RaceError,
+    UndecidedSemantics,
     UnknownInstruction,
 )
 

@@ -8,7 +8,7 @@ from tcgen05_products import POLICIES
 from tcgen05_programs import STORED
 from tcgen05_scaled import ATOM, KINDS, Scaled
 
-from gemmjit.emulator.assumptions import UndecidedSemantics
+from gemmjit.emulator.faults import UndecidedSemantics
 
 
 @pytest.mark.parametrize(("policy", "seed"), POLICIES)
