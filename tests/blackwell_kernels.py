@@ -25,6 +25,7 @@ PRELUDE = ("core/types.cuh", "ptx/mbarrier.cuh", "ptx/tma.cuh")
 STRICT = {
     "unwaited_stores": "error", "unfenced_inits": "error", "unfenced_reads": "error",
     "unfenced_tmem": "error", "undecided": "error", "max_steps": 400_000,
+    "readings": {"ld_registers": "poison"},
 }  # fmt: skip
 
 

@@ -33,3 +33,17 @@ def dot_scaled(
         v = tl.load(sfb + n[:, None] * (K // SIZE) + (i * (BLOCK_K // SIZE) + ks)[None, :])
         total = tl.dot_scaled(x, u, A, y, v, B, total)
     tl.store(c + m[:, None] * N + n[None, :], total)
+
+
+@triton.jit
+def dot_described(
+    a, b, c, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr, SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """Tensor descriptors (TMA), a pipeline of stages, warps with tasks of their own."""
+    m, n = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for i in tl.range(0, tl.cdiv(K, BLOCK_K), num_stages=STAGES, warp_specialize=SPECIALIZE):
+        x, y = a.load([m, i * BLOCK_K]), b.load([n, i * BLOCK_K])
+        total = tl.dot(x, y.T, total)
+    c.store([m, n], total)

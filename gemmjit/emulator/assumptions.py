@@ -70,9 +70,10 @@ ASSUMPTIONS: dict[str, Assumption] = {
         "DeepGEMM leaves the bits 0 in all warps and is right on hardware",
     ),
     "ld_registers": Assumption(
-        "what a register of a tcgen05.ld holds before tcgen05.wait::ld",
-        ("poison", "dependent"),
-        "PTX ISA 9.7.16.6.4.5 respects true register dependencies; compilers in the field wait",
+        "whether a register of a tcgen05.ld may be used before tcgen05.wait::ld",
+        ("dependent", "poison"),
+        "PTX ISA 9.7.16.6.4.5 respects true register dependencies, and Triton's kernels use them; "
+        "poison is for kernels that are meant to wait",
     ),
     "pack_16b": Assumption(
         "which columns .pack::16b joins and .unpack::16b parts",

@@ -1,8 +1,10 @@
 """`tcgen05.ld`, `tcgen05.st`, `tcgen05.wait` (PTX ISA 9.1, section 9.7.16.8).
 
-Both are asynchronous. The registers of a load hold poison until the wait; those of a store are read
-at once. A warp reaches the 32 lanes of its quadrant, its number modulo 4, whatever the address says
-(seen with DeepGEMM's kernels).
+Both are asynchronous. The registers of a load may be used at once, as true register dependencies
+are respected (9.7.16.6.4.5), but its access of tensor memory is over at the wait only; under the
+reading `"poison"` of `ld_registers` they hold poison until then. Those of a store are read at once.
+A warp reaches the 32 lanes of its quadrant, its number modulo 4, whatever the address says (seen
+with DeepGEMM's kernels).
 """
 
 from __future__ import annotations

@@ -92,6 +92,7 @@ def run(
                 unfenced_reads=chosen.unfenced_reads,
                 unfenced_tmem=chosen.unfenced_tmem,
                 undecided=chosen.undecided,
+                readings=chosen.readings,
                 trace=chosen.trace,
             )
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gemmjit.emulator.trace import Trace
 
 __all__ = ["Settings", "current", "emulating"]
+
+_READINGS = {"ld_registers": "poison"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class Settings:
     unfenced_reads : {"error", "warn"}
     unfenced_tmem : {"error", "warn"}
     undecided : {"error", "warn", "accept"}
+    readings : mapping of str to str
+        Registers of a tcgen05.ld that is not waited for are poison by default.
     trace : Trace or None
     num_sms : int
         Multiprocessors of the emulated device: persistent blocks are so many times as one holds.
@@ -47,6 +51,7 @@ class Settings:
     unfenced_reads: str = "error"
     unfenced_tmem: str = "error"
     undecided: str = "error"
+    readings: Mapping[str, str] = field(default_factory=lambda: dict(_READINGS))
     trace: Trace | None = None
     num_sms: int = 4
     reports: list[Report] = field(default_factory=list)
@@ -73,6 +78,7 @@ def emulating(
     unfenced_reads: str = "error",
     unfenced_tmem: str = "error",
     undecided: str = "error",
+    readings: Mapping[str, str] | None = None,
     trace: Trace | None = None,
     num_sms: int = 4,
 ) -> Iterator[list[Report]]:
@@ -85,6 +91,8 @@ def emulating(
     unwaited_stores, unfenced_inits, unfenced_reads, unfenced_tmem, undecided
         Likewise; a fence left out is an error by default, as gemmjit's kernels have them all, and
         so is a kernel that depends on what the emulator only assumes.
+    readings
+        Likewise; by default registers of a tcgen05.ld are poison until it is waited for.
     num_sms : int
         Multiprocessors of the emulated device. The fewer, the more tiles a persistent block takes.
 
@@ -110,6 +118,7 @@ def emulating(
         unfenced_reads=unfenced_reads,
         unfenced_tmem=unfenced_tmem,
         undecided=undecided,
+        readings=_READINGS if readings is None else readings,
         trace=trace,
         num_sms=num_sms,
     )

@@ -62,7 +62,9 @@ def test_the_kernels_of_the_project_may_depend_on_nothing_undecided():
         settings = current()
     assert settings is not None
     assert (settings.undecided, settings.unfenced_tmem) == ("error", "error")
-    with emulating(undecided="warn", unfenced_tmem="warn"):
+    assert settings.readings == {"ld_registers": "poison"}
+    with emulating(undecided="warn", unfenced_tmem="warn", readings={}):
         settings = current()
     assert settings is not None
     assert (settings.undecided, settings.unfenced_tmem) == ("warn", "warn")
+    assert settings.readings == {}

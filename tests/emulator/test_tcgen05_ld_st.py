@@ -133,17 +133,21 @@ def test_packing_joins_neighbours(shape):
         run(ptx, 64, undecided="error")
 
 
+POISON = {"ld_registers": "poison"}
+
+
 @pytest.mark.parametrize("policy", POLICIES)
-def test_registers_are_poison_until_the_wait(policy):
+def test_registers_may_be_used_before_the_wait_or_not(policy):
     fill = f"{numbered(4)} {QUADRANT} {access('st', '32x32b', 4, 4)} {STORED}"
     load = access("ld", "32x32b", 4, 4, name="q")
     use = "".join(f"st.global.b32 [%to+{4 * i}], %q{i};" for i in range(4))
     early = simple(fill, columns=32, read=f"{load} {use} {LOADED}")
-    got, _ = run(early, 32, policy)
+    got, _ = run(early, 32, policy, readings=POISON)
     assert (got[0, :, :4] == 0xFFFFFFFF).all()
-    got, _ = run(early, 32, policy, readings={"ld_registers": "dependent"})
+    got, _ = run(early, 32, policy)
     assert (got[0, :, :4] == np.arange(128)[:, None] << 16 | np.arange(4)).all()
-    got, _ = run(simple(fill, columns=32, read=f"{load} {LOADED} {use}"), 32, policy)
+    late = simple(fill, columns=32, read=f"{load} {LOADED} {use}")
+    got, _ = run(late, 32, policy, readings=POISON)
     assert (got[0, :, :4] == np.arange(128)[:, None] << 16 | np.arange(4)).all()
 
 
@@ -163,8 +167,9 @@ RACES = [
 @pytest.mark.parametrize(("before", "read", "reason"), [r[1:] for r in RACES],
                          ids=[r[0] for r in RACES])  # fmt: skip
 def test_missing_waits_are_races(before, read, reason, policy):
+    ptx = simple(f"{numbered(4)} {QUADRANT} {before}", columns=32, read=read)
     with pytest.raises(RaceError, match=reason):
-        run(simple(f"{numbered(4)} {QUADRANT} {before}", columns=32, read=read), 32, policy)
+        run(ptx, 32, policy, readings=POISON)
 
 
 def test_an_address_that_names_another_quadrant():

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from gemmjit.emulator import DeviceMemory, KernelLaunch, emulate
+from gemmjit.emulator.tma import encode
+from gemmjit.tensormap import ElementType, Swizzle, TensorMap
 
 pytest.importorskip("triton", reason="Triton is not installed")
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # it warns unless it is told
@@ -145,4 +147,59 @@ def test_scaled_products(name, a, b, size, scale, opcodes, capability):
         got, report = run(kernel, [octets_a, octets_b, sfa, sfb], policy)
         np.testing.assert_array_equal(got, exact)
         assert any(opcodes[capability == 120] in n for n in report.instructions)
+        assert not any("undecided" in text for text in report.warnings)
+
+
+#: Element types by the driver's number, as Triton's metadata has them.
+DESCRIBED = {10: ElementType.BFLOAT16, 7: ElementType.FLOAT32}
+SWIZZLES = (Swizzle.NONE, Swizzle.BYTES_32, Swizzle.BYTES_64, Swizzle.BYTES_128)
+
+
+def described(meta, array, at):
+    """A tensor descriptor as the launcher expands it: map, shape, strides in elements."""
+    rows, columns = array.shape
+    size = array.itemsize
+    tensor_map = TensorMap(
+        element_type=DESCRIBED[meta["elem_type"]], dims=(columns, rows), strides=(columns * size,),
+        box=tuple(reversed(meta["block_size"])), swizzle=SWIZZLES[meta["swizzle"]],
+    )  # fmt: skip
+    return [encode(tensor_map, at), rows, columns, columns, 1]
+
+
+@pytest.mark.parametrize(("capability", "specialize", "opcode"), [
+    (90, False, "wgmma.mma_async"), (100, False, "tcgen05.mma"), (100, True, "tcgen05.mma"),
+    (120, False, "mma.sync"),
+])  # fmt: skip
+def test_pipelines(capability, specialize, opcode):
+    m, n, k, block = 256, 256, 320, (128, 128, 64)
+    rng = np.random.default_rng(7)
+    a, b = (rng.integers(-4, 5, (rows, k)).astype(ml_dtypes.bfloat16) for rows in (m, n))
+    c = np.zeros((m, n), np.float32)
+    types = ("a", "bf16", block[0], block[2]), ("b", "bf16", block[1], block[2])
+    types += (("c", "fp32", block[0], block[1]),)
+    stages = 3 if capability != 120 else 2
+    kernel = compiled(
+        triton_kernels.dot_described,
+        {**{x: f"tensordesc<{t}[{r}, {s}]>" for x, t, r, s in types}, "K": "i32"},
+        {"BLOCK_M": block[0], "BLOCK_N": block[1], "BLOCK_K": block[2], "STAGES": stages,
+         "SPECIALIZE": specialize}, capability,
+    )  # fmt: skip
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    metadata, ptx = kernel.metadata, kernel.asm["ptx"]
+    threads = int(ptx.split(".reqntid")[1].split()[0].strip(","))
+    for policy in POLICIES:
+        memory = DeviceMemory()
+        args = []
+        for array, meta in zip((a, b, c), metadata.tensordesc_meta, strict=True):
+            at = memory.allocate(array.nbytes, array.view(np.uint8))
+            args += described(meta, array, at)
+        launch = KernelLaunch(
+            ptx=ptx, entry=metadata.name, grid=(2, 2), block=(threads,),
+            smem_bytes=metadata.shared, args=[*args, k, 0, 0], memory=memory,
+        )  # fmt: skip
+        report = emulate([launch], policy=policy)
+        np.testing.assert_array_equal(memory.read(at, np.float32, m * n).reshape(m, n), exact)
+        assert any(name.startswith(opcode) for name in report.instructions)
+        for name in of_blackwell(report.instructions):
+            assert "Triton" in known_good(name) or ORDER_ONLY.match(name), name
         assert not any("undecided" in text for text in report.warnings)
