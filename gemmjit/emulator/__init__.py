@@ -17,12 +17,12 @@ mma, wgmma, wmma      matrix products; :mod:`fragments`, :mod:`matrix_descriptor
 mma_kinds             mma.sync of small floats and block scales; :mod:`small_floats`
 tcgen05_*             products, loads and stores of :mod:`tensor_memory`;
                       :mod:`tmem_hazards`: what nothing orders; :mod:`cta_group`: pairs
-cluster_launch_control try_cancel, query_cancel
 assumptions           what no document and no known kernel decides
 races                 proxy fences: :mod:`unfenced_writes`, :mod:`unfenced_reads`;
                       :mod:`flights`: asynchronous work on shared memory;
                       :mod:`visibility`: barriers used before a visible init
-dependencies          order between launches, griddepcontrol
+dependencies          order between launches, griddepcontrol;
+                      :mod:`cluster_launch_control`: blocks that have not started
 register_pool         setmaxnreg
 modifiers             which modifiers are known; anything else is refused
 trace                 a timeline for Perfetto
