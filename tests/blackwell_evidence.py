@@ -1,8 +1,8 @@
 """What is known of Blackwell's instructions, and from where; what the tests execute of them.
 
 Nothing here has met the hardware. The next best are kernels of others that are right on it:
-DeepGEMM's and CUTLASS's ran exactly in a prototype with the same reading of the manual, Triton's
-run exactly in this emulator (``tests/emulator/test_triton.py``).
+DeepGEMM's and CUTLASS's ran exactly in an earlier emulator with the same reading of the manual,
+Triton's run exactly in this one (``tests/emulator/test_triton.py``).
 """
 
 from __future__ import annotations
