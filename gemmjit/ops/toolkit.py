@@ -79,7 +79,8 @@ def render(
     config : Config, optional
         Tile; by default the kernel's first shipped one.
     arch : Arch or str, optional
-        Architecture or target, as in ``"sm_90a"``; by default GEMMJIT_ARCH, else sm_90a.
+        Architecture or target, as in ``"sm_90a"``; by default GEMMJIT_ARCH, else sm_90a. A plain
+        name means the best target of that architecture: ``"sm_90"`` is sm_90a, ``"sm_80"`` sm_80.
     **variant
         Fields of `gemmjit.kernels.Variant`, as in ``out_dtype="float32"``.
 
@@ -124,9 +125,9 @@ def compile(
 
     Examples
     --------
-    >>> k = gemmjit.compile("k1", gemmjit.Sm80MmaConfig(block_m=64), "sm_80")  # doctest: +SKIP
-    >>> k.registers, k.spills  # doctest: +SKIP
-    (80, 0)
+    >>> k = gemmjit.compile("k1", gemmjit.Sm80MmaConfig(block_m=64), "sm_80")
+    >>> k.threads, k.spills, k.target.name
+    (256, 0, 'sm_80')
     """
     spec = _spec(kernel, config, arch, variant)
     built = build(spec)
