@@ -113,6 +113,21 @@ def test_states_whose_intervals_overlap_do_not_disagree(results):
     assert "power" not in reason
 
 
+def test_the_span_of_few_rows_is_that_of_the_table(results):
+    assert block("k3-few-rows", results) == "Not measured: none of the cases with few rows."
+    found = results["grouped"]["results"][0]
+    found["case"] = "olmo-1k"
+    own = [
+        entrant
+        for state in found["states"].values()
+        for entrant in state["entrants"]
+        if entrant["name"] == state["best"]["gemmjit"]
+    ]
+    for entrant, ratio in zip(own, (1.234, 0.5), strict=True):
+        entrant["over_floor"] = ratio
+    assert f"{found['form']} 0.50 to 1.23." in block("k3-few-rows", results)
+
+
 def _claim(start):
     return next(f.claim for f in findings.FINDINGS if f.claim.startswith(start))
 
