@@ -17,13 +17,29 @@ from types import ModuleType
 from typing import Any
 
 import gemmjit
-from gemmjit import env, errors
+from gemmjit import emulator, env, errors
+from gemmjit.arch import Arch
 from gemmjit.compiled import CompiledKernel
+from gemmjit.dtypes import DType
 from gemmjit.ops.toolkit import LaunchableKernel
+from gemmjit.selection.explanation import Explanation, Refusal
+from gemmjit.selection.model import Prediction
+from gemmjit.variant import Variant
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by docs/generate.py from the code; edit the docstrings instead. -->\n"
 BENCHMARKS = HERE / "benchmarks"
+
+#: What public functions return or take and `gemmjit` does not export.
+_OTHERS = (
+    (LaunchableKernel, "What `gemmjit.compile` returns; a `gemmjit.CompiledKernel`."),
+    (Explanation, "What `gemmjit.explain` returns."),
+    (Prediction, "One of `Explanation.predictions`."),
+    (Refusal, "One of `Explanation.refused`."),
+    (Variant, "Its fields are the keywords of `gemmjit.compile` and `gemmjit.render`."),
+    (DType, 'Element types; every function takes their names too, as in `"bfloat16"`.'),
+    (Arch, 'Architectures; every function takes their names too, as in `"sm_90a"`.'),
+)
 
 _BLOCK = re.compile(
     r"(?P<begin><!-- (?P<name>[\w-]+): begin\b[^>]*-->\n).*?(?P<end>^<!-- (?P=name): end -->)",
@@ -124,7 +140,16 @@ def _api() -> str:
             modules.append((name, value))
         else:
             parts.append(_entry(f"gemmjit.{name}", value))
-    parts.append(_entry("LaunchableKernel", LaunchableKernel, "What `gemmjit.compile` returns.\n"))
+    parts.append(
+        "\n## What these return and take\n\nNot names of `gemmjit` itself; import them from where "
+        "their names say, to annotate a function for example.\n"
+    )
+    for value, text in _OTHERS:
+        name = f"{value.__module__}.{value.__qualname__}"
+        parts.append(_entry(name, value, f"{text}\n\n", level=3))
+    parts.append(f"\n## `gemmjit.emulator`\n\n{_summary(emulator)}\n")
+    for member in ("emulating", "Trace", "Report"):
+        parts.append(_entry(f"gemmjit.emulator.{member}", getattr(emulator, member), level=3))
     for name, module in modules:
         if name == "errors":
             continue

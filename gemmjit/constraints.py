@@ -60,11 +60,11 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
         reasons.append(
             f"arch: {kernel.name} ({kernel.title}) needs {kernel.min_arch} or newer; got {arch}"
         )
-    if kernel.max_arch is not None and arch.number > kernel.max_arch.number:
+    elif kernel.max_arch is not None and arch.number > kernel.max_arch.number:
         reasons.append(
             f"arch: {kernel.name} ({kernel.title}) exists up to {kernel.max_arch}; got {arch}"
         )
-    if kernel.accelerated and not arch.suffix:
+    elif kernel.accelerated and not arch.suffix:
         reasons.append(f"arch: {kernel.name} needs a target such as {arch}a; got {arch}")
     for name, dtype, allowed in (
         ("in_dtype", variant.in_dtype, kernel.in_dtypes),

@@ -82,6 +82,8 @@ class Variant:
     def from_dict(cls, values: Mapping[str, Any]) -> Variant:
         """Build a variant from a mapping; element types may be names.
 
+        Where `a_k_major` is not given, A lies as in training: for wgrad a transposed activation.
+
         Raises
         ------
         InvalidConfigError
@@ -97,6 +99,8 @@ class Variant:
         for name in ("in_dtype", "out_dtype"):
             if name in given:
                 given[name] = dtype_of(given[name])
+        if given.get("form") == "ragged_k":
+            given.setdefault("a_k_major", False)
         variant = cls(**given)
         wrong = variant.wrong_values()
         if wrong:

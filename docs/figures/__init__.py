@@ -37,6 +37,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "k3-origin": grouped.origin_block,
     "k3-table": grouped.table,
     "k3-pictures": grouped.pictures,
+    "k3-few-rows": grouped.few_rows,
     "k3-epilogues": epilogues.table,
     "k3-counters": counters.by_workload,
     "tune-origin": tuning.origin_block,

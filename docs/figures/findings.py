@@ -5,20 +5,23 @@ The verdicts come from the ladder's result file; so does which of the reasons is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from itertools import combinations
 
 from figures.ladder import best_rung, gain, rung_with
 from figures.records import EVEN, FEW, Record, Results, markdown, missing, shown, states_of
 from gemmjit.bench.statistics import Interval
 
-__all__ = ["Finding", "Verdict", "judge", "reasons", "table"]
+__all__ = ["Finding", "judge", "reasons", "table"]
 
 #: A difference of less than this counts as none.
 _NONE = 0.01
+#: An interval about 1 that reaches further than this leaves open whether there is one.
+_NARROW = 0.02
 
-Verdict = Literal["holds", "does not hold", "no difference", "differs by state", "not measured"]
+_HOLDS, _FAILS, _NEITHER = "holds", "does not hold", "no difference"
+_OPEN, _DIFFERS = "inconclusive", "differs by state"
 
 
 @dataclass(frozen=True)
@@ -155,18 +158,26 @@ FINDINGS = (
 _ETA = "eta predicts what skew costs, to four points"
 
 
-def judge(intervals: list[Interval]) -> Verdict:
+def judge(intervals: Mapping[str, Interval]) -> str:
     """Return whether a gain holds in every power state.
+
+    States are said to differ only where their intervals lie apart. Where these overlap and only
+    some say something, the verdict names the verdict of each state.
 
     Parameters
     ----------
-    intervals : list of Interval
-        Throughput of what should be faster over the other, one per state.
+    intervals : mapping of str to Interval
+        Throughput of what should be faster over the other, by state.
     """
     if not intervals:
         return "not measured"
-    found = {_side(interval) for interval in intervals}
-    return found.pop() if len(found) == 1 else "differs by state"
+    found = {state: _side(interval) for state, interval in intervals.items()}
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    pairs = combinations(intervals, 2)
+    if any(found[a] != found[b] and _apart(intervals[a], intervals[b]) for a, b in pairs):
+        return _DIFFERS
+    return ", ".join(f"{side} {state}" for state, side in found.items())
 
 
 def table(results: Results) -> str:
@@ -192,23 +203,38 @@ def reasons(results: Results) -> str:
     if record is None:
         return missing("ladder")
     lines = []
-    for finding, _, verdict in _judged(record):
-        text = {
-            "holds": finding.holds,
-            "does not hold": finding.fails,
-            "no difference": finding.none,
-            "differs by state": (
-                "The two power states disagree: what is short when the card is hot, power, is "
-                "not what is short when it is cool."
-            ),
-            "not measured": "Its rungs were not timed together.",
-        }[verdict]
-        lines.append(f"- **{finding.claim}: {verdict}.** {text}")
+    for finding, gains, verdict in _judged(record):
+        lines.append(f"- **{finding.claim}: {verdict}.** {_reason(finding, gains, verdict)}")
     lines.append(f"- **{_ETA}: {_eta(record)}.** {_eta_reason(record)}")
     return "\n".join(lines)
 
 
-def _judged(record: Record) -> Iterator[tuple[Finding, dict[str, Interval], Verdict]]:
+def _reason(finding: Finding, gains: Mapping[str, Interval], verdict: str) -> str:
+    """Return the reason of a verdict; of one that names states, of those that say something."""
+    texts = {
+        _HOLDS: finding.holds,
+        _FAILS: finding.fails,
+        _NEITHER: finding.none,
+        _OPEN: "The intervals are too wide to tell a gain from none, or from a loss.",
+        _DIFFERS: (
+            "The intervals of the two power states lie apart: what is short when the card is hot, "
+            "power, is not what is short when it is cool."
+        ),
+        "not measured": "Its rungs were not timed together.",
+    }
+    if verdict in texts:
+        return texts[verdict]
+    sides = {state: _side(interval) for state, interval in gains.items()}
+    told = [f"{s.capitalize()}: {texts[side]}" for s, side in sides.items() if side != _OPEN]
+    silent = [state for state, side in sides.items() if side == _OPEN]
+    if silent:
+        told.append(
+            f"The interval measured {' and '.join(silent)} says neither this nor the contrary."
+        )
+    return " ".join(told)
+
+
+def _judged(record: Record) -> Iterator[tuple[Finding, dict[str, Interval], str]]:
     for finding in FINDINGS:
         gains = {}
         for state in states_of(record):
@@ -216,15 +242,26 @@ def _judged(record: Record) -> Iterator[tuple[Finding, dict[str, Interval], Verd
             found = gain(record, state, finding.case, quick, slow)
             if found is not None:
                 gains[state] = found
-        yield finding, gains, judge(list(gains.values()))
+        yield finding, gains, judge(gains)
 
 
-def _side(interval: Interval) -> Verdict:
+def _ends(interval: Interval) -> tuple[float, float]:
     low = interval.median if interval.low is None else interval.low
-    high = interval.median if interval.high is None else interval.high
+    return low, interval.median if interval.high is None else interval.high
+
+
+def _apart(one: Interval, other: Interval) -> bool:
+    (low, high), (other_low, other_high) = _ends(one), _ends(other)
+    return high < other_low or other_high < low
+
+
+def _side(interval: Interval) -> str:
+    low, high = _ends(interval)
     if low > 1 + _NONE:
-        return "holds"
-    return "does not hold" if high < 1 - _NONE else "no difference"
+        return _HOLDS
+    if high < 1 - _NONE:
+        return _FAILS
+    return _NEITHER if low >= 1 - _NARROW and high <= 1 + _NARROW else _OPEN
 
 
 def _eta_rows(record: Record) -> list[Record]:

@@ -18,7 +18,18 @@ from figures.records import (
     states_of,
 )
 
-__all__ = ["OWN", "geometric_mean", "origin_block", "own_ratio", "pictures", "table"]
+__all__ = [
+    "OWN",
+    "few_rows",
+    "geometric_mean",
+    "origin_block",
+    "own_ratio",
+    "pictures",
+    "table",
+]
+
+#: Cases of so few rows that a good kernel is bound by memory.
+_FEW_ROWS = ("seed1-2k-s0", "olmo-1k", "decode-256")
 
 #: Name of gemmjit among the peers.
 OWN = "gemmjit"
@@ -58,6 +69,28 @@ def pictures(results: Results) -> str:
     else:
         parts.append(missing("sweep"))
     return "\n\n".join(parts)
+
+
+def few_rows(results: Results) -> str:
+    """Return the span of time over the floor, by form, of the cases with few rows."""
+    record = results.get("grouped")
+    if record is None:
+        return missing("grouped")
+    spans: dict[str, list[float]] = {}
+    for result in record["results"]:
+        if result["case"] not in _FEW_ROWS:
+            continue
+        for found in result["states"].values():
+            own = found["best"].get(OWN)
+            spans.setdefault(result["form"], []).extend(
+                entrant["over_floor"] for entrant in found["entrants"] if entrant["name"] == own
+            )
+    told = [
+        f"{form} {min(ratios):.2f} to {max(ratios):.2f}" for form, ratios in spans.items() if ratios
+    ]
+    if not told:
+        return "Not measured: none of the cases with few rows."
+    return f"Times over the floor with few rows, hot and cool: {'; '.join(told)}."
 
 
 def forms_and_states(record: Record) -> Iterator[tuple[str, str]]:

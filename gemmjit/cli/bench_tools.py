@@ -90,7 +90,7 @@ def run_profile_command(arguments: argparse.Namespace) -> int:
 
     if arguments.print_ncu:
         words = [w for w in sys.argv[1:] if w != "--print-ncu"]
-        program = [Path(sys.executable).name, "-m", "gemmjit.cli", *words]
+        program = [sys.executable, "-m", "gemmjit.cli", *words]
         count = max(arguments.calls - arguments.skip, 1)
         print(ncu_command(program, skip=arguments.skip, count=count))
         return 0

@@ -25,6 +25,7 @@ from gemmjit.cache import (
 from gemmjit.cache.archive import Archive, write_archive
 from gemmjit.cache.directory import EMPTY, MISSING
 from gemmjit.cache.places import named_directory
+from gemmjit.cache.store import GRACE_SECONDS
 from gemmjit.cli import choices
 from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
 from gemmjit.errors import CacheError
@@ -222,6 +223,8 @@ def _prune(arguments: argparse.Namespace) -> int:
     else:
         freed = bytes_text(sum(one.num_bytes for one in removed))
         print(f"{len(removed)} kernels removed ({freed}); {bytes_text(user.size())} are left.")
+        if user.size() > limit:
+            print(f"What was used in the last {GRACE_SECONDS // 60:.0f} minutes stays.")
     return 0
 
 

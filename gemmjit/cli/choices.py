@@ -11,7 +11,7 @@ from gemmjit.arch import Arch
 from gemmjit.config import Config
 from gemmjit.kernels import Kernel
 
-__all__ = ["arch_list", "json_object", "natural", "pairs", "setting", "tile"]
+__all__ = ["arch_list", "json_object", "merged", "natural", "pairs", "setting", "tile"]
 
 
 def setting(text: str) -> dict[str, Any]:
@@ -50,6 +50,11 @@ def natural(text: str) -> int:
     return value
 
 
+def merged(settings: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return all settings of an option as one mapping; of two of one name the later counts."""
+    return {name: value for given in settings for name, value in given.items()}
+
+
 def pairs(text: str) -> dict[str, Any]:
     """Read ``name=value,name=value``."""
     merged: dict[str, Any] = {}
@@ -82,7 +87,4 @@ def arch_list(text: str) -> list[Arch]:
 
 def tile(kernel: Kernel, settings: Iterable[dict[str, Any]]) -> Config:
     """Return a kernel's default tile with the given fields changed."""
-    values = kernel.default_config.to_dict()
-    for given in settings:
-        values |= given
-    return kernel.config_type.from_dict(values)
+    return kernel.config_type.from_dict(kernel.default_config.to_dict() | merged(settings))

@@ -36,6 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--b-k-major", action="store_true", help="the contraction of B is contiguous"
     )
+    parser.add_argument(
+        "--epilogue", default="store", help="steps joined by +, as in bias+swiglu_split"
+    )
+    parser.add_argument(
+        "--schedule",
+        default="scan",
+        choices=("scan", "list"),
+        help="offsets on the device (scan, the default) or on the host (list)",
+    )
     parser.add_argument("--arch", help="architecture (default: GEMMJIT_ARCH, else sm_90a)")
     add_json(parser)
     parser.set_defaults(wrong=parser.error)
@@ -59,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         out_dtype=arguments.out_dtype,
         b_k_major=arguments.b_k_major,
+        schedule=arguments.schedule,
+        epilogue=arguments.epilogue,
     )
     arch = Arch.parse(arguments.arch) if arguments.arch else default_arch()
     found = explain(problem, arch, group_sizes=sizes)

@@ -8,11 +8,12 @@ from typing import Any
 from gemmjit.arch import Arch
 from gemmjit.cli import choices
 from gemmjit.cli.output import add_json, print_json, print_table
-from gemmjit.errors import InvalidProblemError
+from gemmjit.config import Config
+from gemmjit.errors import InvalidConfigError, InvalidProblemError
 from gemmjit.kernels import Kernel
 from gemmjit.kernels import kernel as find_kernel
 from gemmjit.ops.dispatch import default_arch
-from gemmjit.ops.toolkit import LaunchableKernel, compile, render
+from gemmjit.ops.toolkit import LaunchableKernel, compile, render, shipped_tiles
 
 __all__ = ["add_arguments", "run"]
 
@@ -67,17 +68,27 @@ def run(arguments: argparse.Namespace) -> int:
         _show_problem(arguments, arch)
         return 0
     kernel = find_kernel(arguments.kernel)
-    config = choices.tile(kernel, arguments.config)
-    variant: dict[str, Any] = {}
-    for given in arguments.variant:
-        variant |= given
+    variant = choices.merged(arguments.variant)
+    tiles = shipped_tiles(kernel.name, arch, **variant)
+    config = _tile(kernel, arguments.config, tiles)
     if arguments.what == "source":  # rendering needs no compiler
         return _show_text(arguments, kernel, render(kernel.name, config, arch, **variant))
     built = compile(kernel.name, config, arch, **variant)
     if arguments.what == "resources":
-        return _show_resources(arguments, built)
+        return _show_resources(arguments, built, tiles)
     text = built.ptx if arguments.what == "ptx" else built.sass()
     return _show_text(arguments, kernel, text)
+
+
+def _tile(kernel: Kernel, settings: list[dict[str, Any]], tiles: dict[Config, list[str]]) -> Config:
+    """Return the tile that was asked for; by default the first shipped one that can."""
+    able = [tile for tile, reasons in tiles.items() if not reasons]
+    if not able and not settings:  # for every tile the same reason, or each its own
+        reasons = {reason for reasons in tiles.values() for reason in reasons}
+        raise InvalidConfigError(
+            f"{kernel.name} cannot be built with any shipped tile: {'; '.join(sorted(reasons))}"
+        )
+    return choices.tile(kernel, settings) if settings else able[0]
 
 
 def _show_text(arguments: argparse.Namespace, kernel: Kernel, text: str) -> int:
@@ -88,9 +99,11 @@ def _show_text(arguments: argparse.Namespace, kernel: Kernel, text: str) -> int:
     return 0
 
 
-def _show_resources(arguments: argparse.Namespace, built: LaunchableKernel) -> int:
+def _show_resources(
+    arguments: argparse.Namespace, built: LaunchableKernel, tiles: dict[Config, list[str]]
+) -> int:
     spec, resources = built.spec, built.resources
-    facts = {
+    facts: dict[str, Any] = {
         "kernel": built.name,
         "title": spec.kernel.title,
         "entry": built.entry,
@@ -114,17 +127,24 @@ def _show_resources(arguments: argparse.Namespace, built: LaunchableKernel) -> i
         "from_cache": built.from_cache,
         "run_on_this_architecture": built.target.number in spec.kernel.proved_on,
         "prewarm": spec.prewarm_command,
+        "shipped_tiles": [str(tile) for tile, reasons in tiles.items() if not reasons],
+        "refused_tiles": {str(tile): "; ".join(why) for tile, why in tiles.items() if why},
     }
     if arguments.json:
         print_json(facts)
         return 0
     width = max(map(len, facts))
+    refused = facts.pop("refused_tiles")
     for name, value in facts.items():
-        if isinstance(value, dict):
+        if isinstance(value, list):
+            value = " ".join(value)
+        elif isinstance(value, dict):
             value = " ".join(f"{key}={one}" for key, one in value.items())
         elif isinstance(value, bool):
             value = "yes" if value else "no"
         print(f"{name:<{width}}  {value}")
+    for tile, why in refused.items():
+        print(f"{'cannot':<{width}}  {tile}: {why}")
     return 0
 
 

@@ -36,14 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="architectures, as in sm_90a,sm_100f, instead of those that the manifest names",
     )
-    parser.add_argument(
-        "--config", type=choices.json_object, help="with --kernel: fields of the tile that differ"
-    )
-    parser.add_argument(
-        "--variant",
-        type=choices.json_object,
-        help="with --kernel: fields of the variant that differ",
-    )
+    for name, of in (("config", "tile"), ("variant", "variant")):
+        parser.add_argument(
+            f"--{name}",
+            type=choices.setting,
+            action="extend",
+            nargs="+",
+            metavar="NAME=VALUE",
+            help=f"with --kernel: fields of the {of} that differ, or one JSON object",
+        )
     parser.add_argument("--jobs", type=positive, help="processes (default: one a processor)")
     parser.add_argument("--shard", type=_shard, metavar="I/N", help="part I of N, as in 1/4")
     parser.add_argument("--cache-dir", metavar="DIR", help="instead of GEMMJIT_CACHE_DIR")
@@ -102,7 +103,8 @@ def _manifest(arguments: argparse.Namespace) -> tuple[Manifest, list[int]]:
     if arguments.from_log is not None:
         name, text = _read(arguments.from_log)
         return read_log(text, name)
-    config, variant = arguments.config or {}, arguments.variant or {}
+    config = choices.merged(arguments.config or [])
+    variant = choices.merged(arguments.variant or [])
     entry = KernelEntry(kernel=arguments.kernel, config=config, variant=variant)
     return Manifest(kernels=(entry,), name="command line"), []
 
@@ -177,9 +179,10 @@ def _prewarm(arguments: argparse.Namespace, wanted: list[Wanted], unreadable: li
                     "them with --allow-spills"
                 )
     failed = [row for row in rows if row["error"]]
+    sound = [row for row in rows if not row["error"]]  # one that spills counts as failed alone
     total = {
-        "compiled": sum(done.status == "compiled" for done in outcomes),
-        "present": sum(done.status == "present" for done in outcomes),
+        "compiled": sum(row["status"] == "compiled" for row in sound),
+        "present": sum(row["status"] == "present" for row in sound),
         "failed": len(failed),
         "spilling": sum(row["spill_bytes"] > 0 for row in rows),
         "unreadable_lines": unreadable,

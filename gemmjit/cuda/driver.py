@@ -30,14 +30,14 @@ def driver() -> Any:
     except Exception as error:  # the loader raises several types for a missing libcuda
         raise DriverNotFoundError(
             "driver: expected NVIDIA driver 580 or newer (libcuda.so.1); found none. "
-            "Install the driver, or pass NumPy arrays to run on the CPU"
+            "Install the driver; without it, only what needs no GPU works"
         ) from error
     success = api.CUresult.CUDA_SUCCESS
     if status != success or started != success:
         reason = started if started != success else status
         raise DriverNotFoundError(
             f"driver: cuInit failed with {reason.name}. "
-            "Check nvidia-smi, or pass NumPy arrays to run on the CPU"
+            "Check nvidia-smi; without a driver, only what needs no GPU works"
         )
     if (version // 1000, version % 1000 // 10) < MIN_DRIVER_CUDA:
         raise DriverNotFoundError(

@@ -69,6 +69,7 @@ def call(
     """
     check_tensors(mat_a=mat_a, mat_b=mat_b)
     if offs is None:
+        form_of(tuple(mat_a.shape), tuple(mat_b.shape))  # says more, if it is that
         raise InvalidProblemError(
             "offs: expected the end offset of each group, shape (G,); got none. "
             "For rows per group, convert with gemmjit.offsets.from_group_sizes"

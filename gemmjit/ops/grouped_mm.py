@@ -230,17 +230,17 @@ def run_first(
     _same_framework(frontend, mat_b, "mat_b")
     frontend.check_differentiable(mat_a, "mat_a")
     frontend.check_differentiable(mat_b, "mat_b")
-    if offs is None:
-        raise InvalidProblemError(
-            "offs: expected the end offset of each group, shape (G,); got none. "
-            "For rows per group, convert with gemmjit.offsets.from_group_sizes"
-        )
     if out is not None:
         _same_framework(frontend, out, "out")
         frontend.check_writable(out, "out")
     _check_arrays(frontend, mat_a=mat_a, mat_b=mat_b, out=out)
     a, b = frontend.view(mat_a), frontend.view(mat_b)
     form = form_of(a.shape, b.shape)
+    if offs is None:
+        raise InvalidProblemError(
+            "offs: expected the end offset of each group, shape (G,); got none. "
+            "For rows per group, convert with gemmjit.offsets.from_group_sizes"
+        )
     if a.device == CPU:
         # It brings the emulator, a third of what is imported; on a GPU nothing needs that.
         from gemmjit.ops.cpu_call import run_on_cpu

@@ -9,7 +9,7 @@ from gemmjit import templating
 from gemmjit.arch import Arch, targets_for
 from gemmjit.build import CompiledKernel, build
 from gemmjit.config import Config
-from gemmjit.constraints import require
+from gemmjit.constraints import require, violations
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import Kernel, KernelSpec, Variant
 from gemmjit.kernels import kernel as find_kernel
@@ -17,7 +17,7 @@ from gemmjit.ops import grouped_mm as operator
 from gemmjit.ops.dispatch import LadderKernel, build_all, default_arch, spec_for
 from gemmjit.problem import Problem
 
-__all__ = ["LaunchableKernel", "compile", "prepare", "render"]
+__all__ = ["LaunchableKernel", "compile", "prepare", "render", "shipped_tiles"]
 
 
 class LaunchableKernel(LadderKernel):
@@ -79,7 +79,8 @@ def render(
     config : Config, optional
         Tile; by default the kernel's first shipped one.
     arch : Arch or str, optional
-        Architecture or target, as in ``"sm_90a"``; by default GEMMJIT_ARCH, else sm_90a.
+        Architecture or target, as in ``"sm_90a"``; by default GEMMJIT_ARCH, else sm_90a. A plain
+        name means the best target of that architecture: ``"sm_90"`` is sm_90a, ``"sm_80"`` sm_80.
     **variant
         Fields of `gemmjit.kernels.Variant`, as in ``out_dtype="float32"``.
 
@@ -124,9 +125,9 @@ def compile(
 
     Examples
     --------
-    >>> k = gemmjit.compile("k1", gemmjit.Sm80MmaConfig(block_m=64), "sm_80")  # doctest: +SKIP
-    >>> k.registers, k.spills  # doctest: +SKIP
-    (80, 0)
+    >>> k = gemmjit.compile("k1", gemmjit.Sm80MmaConfig(block_m=64), "sm_80")
+    >>> k.threads, k.spills, k.target.name
+    (256, 0, 'sm_80')
     """
     spec = _spec(kernel, config, arch, variant)
     built = build(spec)
@@ -171,15 +172,27 @@ def prepare(
     return kernels[0]
 
 
+def shipped_tiles(
+    kernel: str, arch: Arch | str | None = None, **variant: Any
+) -> dict[Config, list[str]]:
+    """Return the shipped tiles of a kernel, each with why it cannot have a variant.
+
+    Parameters are those of `render`.
+
+    Returns
+    -------
+    dict of Config to list of str
+        No reasons for a tile that can.
+    """
+    found, chosen, target = _asked(kernel, arch, variant)
+    return {tile: violations(found, tile, chosen, target) for tile in found.shipped_configs()}
+
+
 def _spec(
     name: str, config: Config | None, arch: Arch | str | None, variant: dict[str, Any]
 ) -> KernelSpec:
-    found: Kernel = find_kernel(name)
+    found, chosen, target = _asked(name, arch, variant)
     tile = config if config is not None else found.default_config
-    chosen = Variant.from_dict({**_default_variant(found), **variant})
-    device = Arch.parse(arch) if arch is not None else default_arch()
-    targets = targets_for(device, found.accelerated)
-    target = targets[0] if targets else device
     if not isinstance(tile, Config) or tile.kernel != found.name:
         raise InvalidConfigError(
             f"config: {found.name} takes a {found.config_type.__name__}; "
@@ -187,6 +200,16 @@ def _spec(
         )
     require(found, tile, chosen, target)
     return KernelSpec(found, tile, chosen, target)
+
+
+def _asked(
+    name: str, arch: Arch | str | None, variant: dict[str, Any]
+) -> tuple[Kernel, Variant, Arch]:
+    found: Kernel = find_kernel(name)
+    chosen = Variant.from_dict({**_default_variant(found), **variant})
+    device = Arch.parse(arch) if arch is not None else default_arch()
+    targets = targets_for(device, found.accelerated)
+    return found, chosen, targets[0] if targets else device
 
 
 def _default_variant(kernel: Kernel) -> dict[str, Any]:

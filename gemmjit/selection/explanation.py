@@ -109,6 +109,7 @@ class Explanation:
                 f"{one.overhead_us:.0f}",
                 f"{one.dram_us:.0f}",
                 f"{one.l2_us:.0f}",
+                f"{one.launch_us:.0f}",
                 one.reason,
             ]
             for one in self.predictions
@@ -130,10 +131,10 @@ class Explanation:
         return "\n".join(lines)
 
 
-#: Head of the table; times in microseconds.
+#: Head of the table; times in microseconds. ``fixed`` is what a call costs whatever its size.
 HEAD = (
     *("", "kernel", "tile", "us", "hot", "cool", "tiles", "waves", "eta"),
-    *("mma", "between", "dram", "l2", "why"),
+    *("mma", "between", "dram", "l2", "fixed", "why"),
 )
 
 

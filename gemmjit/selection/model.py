@@ -86,8 +86,11 @@ class Prediction:
     def reason(self) -> str:
         """The reasons in one line."""
         parts = [f"bound by {self.bound}"]
+        if self.launch_us > 0.5 * self.us:
+            parts = [f"mostly the fixed {self.launch_us:.0f} us of a call"]
         if self.waves < 20 and self.last_wave_fill < 0.9:
-            parts.append(f"last of {self.waves} waves {self.last_wave_fill:.0%} full")
+            which = "the only wave" if self.waves == 1 else f"last of {self.waves} waves"
+            parts.append(f"{which} {self.last_wave_fill:.0%} full")
         if self.eta < 0.9:
             parts.append(f"{1 - self.eta:.0%} of tile rows are padding")
         if self.overhead_us > 0.1 * self.us:

@@ -1,7 +1,9 @@
 """What results say: origin, tables, pictures; and the command line on the simulated device."""
 
 import json
+import shlex
 import subprocess
+import sys
 
 import pytest
 
@@ -212,6 +214,7 @@ def test_host_profile_and_counters_run(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "--clock-control none" in printed
     assert "--launch-skip 11 --launch-count 3" in printed
+    assert f" {shlex.quote(sys.executable)} -m gemmjit.cli" in printed
     assert run("counters", str(tmp_path / "nothing.csv")) == 1
 
 

@@ -9,6 +9,7 @@ import gemmjit
 from gemmjit import cli
 from gemmjit.arch import Arch
 from gemmjit.errors import InvalidProblemError
+from gemmjit.kernels import KERNELS
 from gemmjit.selection import choose
 
 
@@ -64,6 +65,32 @@ def test_inspect_prints_sass_or_how_to_get_it(capsys):
     else:
         assert status == 0
         assert "HMMA.16816.F32.BF16" in out
+
+
+def test_inspect_takes_a_tile_that_can_and_names_those_that_cannot(capsys):
+    argv = ("inspect", "k3", "--variant", "epilogue=bias+swiglu_split")
+    facts = run_json(capsys, *argv)
+    first = gemmjit.Sm90WgmmaConfig()
+    assert next(iter(facts["refused_tiles"])) == str(first)
+    assert all("swiglu_split" in why for why in facts["refused_tiles"].values())
+    shipped = [str(tile) for tile in KERNELS["k3"].shipped_configs()]
+    assert sorted([*facts["refused_tiles"], *facts["shipped_tiles"]]) == sorted(shipped)
+    assert facts["config"] == KERNELS["k3"].shipped_configs()[
+        shipped.index(facts["shipped_tiles"][0])
+    ].to_dict()  # fmt: skip
+    assert cli.main(list(argv)) == 0
+    assert f"{first}: block_n: k3 with swiglu_split" in capsys.readouterr().out
+    assert cli.main([*argv, "--config", "block_n=192"]) == 1  # a tile that is named is taken
+
+
+def test_inspect_of_wgrad_and_of_an_architecture_without_the_kernel(capsys):
+    facts = run_json(capsys, "inspect", "k3", "--variant", "form=ragged_k", "--arch", "sm_90")
+    assert facts["target"] == "sm_90a"
+    assert facts["variant"]["a_k_major"] is False
+    assert cli.main(["inspect", "k3", "--arch", "sm_80"]) == 1
+    told = capsys.readouterr().err
+    assert "needs sm_90 or newer; got sm_80" in told
+    assert "sm_80a" not in told
 
 
 @pytest.mark.parametrize("rows", [64, 2048, 4096, 16384])

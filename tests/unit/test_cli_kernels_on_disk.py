@@ -85,7 +85,18 @@ def test_prewarm_refuses_a_shipped_tile_that_spills(monkeypatch, capsys):
     monkeypatch.setattr(type(KERNELS["k1"]), "shipped_configs", lambda self: (tight,))
     assert cli.main(argv) == 1
     assert "expected no spills" in capsys.readouterr().err
+    total = run_json(capsys, *argv, status=1)
+    assert [total[name] for name in ("compiled", "present", "failed")] == [0, 0, 1]
     assert cli.main([*argv, "--allow-spills"]) == 0
+
+
+def test_prewarm_takes_json_and_pairs_alike(empty_cache, capsys):
+    argv = ("prewarm", "--kernel", "k1", "--arch", "sm_80", "--dry-run")
+    pairs = ("--config", "block_m=64", "num_stages=3", "--variant", "out_dtype=float32")
+    text = ("--config", '{"block_m":64,"num_stages":3}', "--variant", '{"out_dtype":"float32"}')
+    (one,), (two,) = (run_json(capsys, *argv, *more)["kernels"] for more in (pairs, text))
+    assert one == two
+    assert "64x128x32_s3" in one["entry"]
 
 
 def test_cache_looks_after_its_directory(empty_cache, capsys):
@@ -113,7 +124,9 @@ def test_cache_looks_after_its_directory(empty_cache, capsys):
     assert run_json(capsys, "cache", "verify", "--remove")["damaged"][0]["removed"] is True
     assert len(run_json(capsys, "cache", "ls")["entries"]) == 1
 
-    # What was used a moment ago is never pruned.
+    # What was used a moment ago is never pruned, and that is told.
+    assert cli.main(["cache", "prune", "--max-size", "0"]) == 0
+    assert "used in the last 10 minutes stays" in capsys.readouterr().out
     assert run_json(capsys, "cache", "prune", "--max-size", "0")["removed"] == []
     old = entries[1]["path"]
     os.utime(old, (1e9, 1e9))

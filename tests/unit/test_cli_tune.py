@@ -11,6 +11,7 @@ from tuned_device import GPU, SMALL, tuned_backend  # noqa: F401
 import gemmjit
 from gemmjit import Problem, cli, env
 from gemmjit.arch import Arch
+from gemmjit.cuda.driver import driver
 from gemmjit.selection import choose, records
 from gemmjit.tuning import Tuner, tasks_of
 
@@ -116,6 +117,40 @@ def test_explain_takes_true_sizes_and_other_forms(capsys):
     assert found["gpu"].startswith("A100")
     refused = {one["kernel"] for one in found["refused"]}
     assert refused == {"k2", "k3"}
+
+
+def test_explain_takes_an_epilogue_and_offsets_on_the_host(capsys):
+    words = ("--epilogue", "bias+swiglu_split", "--schedule", "list")
+    problem = Problem.contiguous(
+        num_groups=64, rows=2048, n=2688, k=1024, epilogue=words[1], schedule="list"
+    )
+    found = gemmjit.explain(problem, "sm_90a")
+    assert run_json(capsys, "explain", *SHAPE, *words) == json.loads(json.dumps(found.to_dict()))
+    assert any("swiglu_split" in reason for one in found.refused for reason in one.reasons)
+
+
+def test_explain_says_what_a_tiny_call_costs(capsys):
+    small = ("explain", "--rows", "40", "--groups", "4", "--n", "64", "--k", "64")
+    best = run_json(capsys, *small, "--arch", "sm_90a")["predictions"][0]
+    assert best["launch_us"] > best["us"] / 2
+    assert best["reason"].startswith(f"mostly the fixed {best['launch_us']:.0f} us of a call")
+    assert "the only wave 3% full" in best["reason"]
+    assert "bound by" not in best["reason"]
+
+
+def test_without_a_driver_nothing_is_said_of_arrays(monkeypatch, capsys):
+    def missing():
+        raise RuntimeError("no libcuda")
+
+    monkeypatch.setattr("cuda.bindings.driver.cuDriverGetVersion", missing)
+    driver.cache_clear()
+    try:
+        assert run("run", "--case", SMALL) == 1
+    finally:
+        driver.cache_clear()
+    told = capsys.readouterr().err
+    assert "expected NVIDIA driver 580 or newer" in told
+    assert "NumPy" not in told
 
 
 @pytest.mark.parametrize(

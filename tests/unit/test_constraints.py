@@ -138,6 +138,16 @@ def test_all_broken_rules_are_listed_together():
         assert f"{name}: " in reasons
 
 
+@pytest.mark.parametrize(
+    ("arch", "words"),
+    [("sm_80", "needs sm_90 or newer"), ("sm_100", "up to sm_90"), ("sm_90", "such as sm_90a")],
+)
+def test_an_architecture_without_k3_is_one_reason(arch, words):
+    (reason,) = violations(K3, K3.default_config, Variant(), Arch.parse(arch))
+    assert words in reason
+    assert "sm_80a" not in reason
+
+
 def test_config_of_another_kernel():
     with pytest.raises(InvalidConfigError, match="k1 takes a Sm80MmaConfig; got a SimtConfig"):
         require(K1, SimtConfig(), Variant(), SM90)

@@ -84,18 +84,48 @@ def test_verdicts_follow_the_measurement(results):
     assert finding.holds not in reasons
 
 
-def test_a_small_or_uncertain_difference_is_none():
+def test_a_small_difference_is_none_and_an_uncertain_one_is_open():
     from gemmjit.bench.statistics import Interval
 
     def interval(median, low, high):
         return Interval(median, low, high, 0.96, 15)
 
-    assert findings.judge([interval(1.005, 1.004, 1.006)]) == "no difference"
-    assert findings.judge([interval(1.2, 0.9, 1.3)]) == "no difference"
-    assert findings.judge([interval(1.2, 1.1, 1.3)]) == "holds"
-    assert findings.judge([interval(0.9, 0.85, 0.98)]) == "does not hold"
-    assert findings.judge([interval(1.2, 1.1, 1.3), interval(0.9, 0.8, 0.95)]) == "differs by state"
-    assert findings.judge([]) == "not measured"
+    gain, loss = interval(1.2, 1.1, 1.3), interval(0.9, 0.85, 0.98)
+    wide = interval(1.2, 0.9, 1.3)
+    assert findings.judge({"hot": interval(1.005, 1.004, 1.006)}) == "no difference"
+    assert findings.judge({"hot": wide}) == "inconclusive"
+    assert findings.judge({"hot": gain}) == "holds"
+    assert findings.judge({"hot": loss}) == "does not hold"
+    assert findings.judge({"hot": gain, "cool": loss}) == "differs by state"
+    assert findings.judge({"hot": wide, "cool": gain}) == "inconclusive hot, holds cool"
+    assert findings.judge({}) == "not measured"
+
+
+def test_states_whose_intervals_overlap_do_not_disagree(results):
+    """A wide interval beside a clear one is no reason to speak of power."""
+    from gemmjit.bench.statistics import Interval
+
+    finding = findings.FINDINGS[0]
+    gains = {"hot": Interval(1.02, 0.92, 1.11, 0.96, 15), "cool": Interval(1.04, 1.03, 1.05, 1, 15)}
+    reason = findings._reason(finding, gains, findings.judge(gains))
+    assert finding.holds in reason
+    assert "interval measured hot says neither" in reason
+    assert "power" not in reason
+
+
+def test_the_span_of_few_rows_is_that_of_the_table(results):
+    assert block("k3-few-rows", results) == "Not measured: none of the cases with few rows."
+    found = results["grouped"]["results"][0]
+    found["case"] = "olmo-1k"
+    own = [
+        entrant
+        for state in found["states"].values()
+        for entrant in state["entrants"]
+        if entrant["name"] == state["best"]["gemmjit"]
+    ]
+    for entrant, ratio in zip(own, (1.234, 0.5), strict=True):
+        entrant["over_floor"] = ratio
+    assert f"{found['form']} 0.50 to 1.23." in block("k3-few-rows", results)
 
 
 def _claim(start):

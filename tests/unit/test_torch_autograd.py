@@ -288,6 +288,8 @@ def test_wrong_arguments_raise_as_they_do_without_a_gradient():
         gemmjit.grouped_mm(a, b.mT, offs=ends)
     with pytest.raises(InvalidProblemError, match="offs: expected the end offset"):
         gemmjit.grouped_mm(a, b)
+    with pytest.raises(InvalidProblemError, match=r"mat_a: expected two dimensions.* matmul"):
+        gemmjit.grouped_mm(b, b.mT)
     with pytest.raises(InvalidDtypeError, match=r"mat_b: expected float32.*got bfloat16"):
         gemmjit.grouped_mm(a, b.bfloat16(), offs=ends)
     with pytest.raises(InvalidDtypeError, match=r"mat_b: expected a torch array.*got ndarray"):

@@ -133,6 +133,10 @@ RULES = {
         lambda: call(offs=None),
         InvalidProblemError, "offs", "end offset of each group", "none", "from_group_sizes",
     ),
+    "a batch without offsets": (
+        lambda: call(a=np.zeros((2, 8, 16), np.float32), offs=None),
+        InvalidProblemError, "mat_a", "two dimensions", "(2, 8, 16)", "matmul",
+    ),
     "too few offsets": (
         lambda: call(offs=(8,)),
         InvalidProblemError, "offs", "2 end offsets", "got 1", "tail",

@@ -41,6 +41,12 @@ def test_json_round_trip(name):
     assert Variant.from_dict(json.loads(json.dumps(variant.to_dict()))) == variant
 
 
+def test_wgrad_reads_a_transposed_activation_unless_told():
+    assert Variant.from_dict({"form": "ragged_k"}).a_k_major is False
+    assert Variant.from_dict({"form": "ragged_k", "a_k_major": True}).a_k_major is True
+    assert Variant.from_dict({"form": "ragged_m"}).a_k_major is True
+
+
 @pytest.mark.parametrize("name", OTHER)
 def test_every_field_shows_in_the_text(name):
     # The text is part of the kernel's name: two kernels must not share one.
