@@ -138,7 +138,7 @@ _K1 = _of(K1_FILES, "k1", {
         "((m + low) * A_PITCH + k + high)", "((m + low) * A_INNER + k + high)", (VALUES, MEMORY),
     ),
     "rows of B read with another pad": (
-        "((k + low) * B_PITCH + n + high)", "((k + low) * (B_PITCH + 8) + n + high)",
+        "((k + low) * B_PITCH + n + second)", "((k + low) * (B_PITCH + 8) + n + second)",
         (VALUES, MEMORY),
     ),
     "copies past the end of an operand": (
@@ -224,8 +224,8 @@ _K2 = _of(K2_FILES, "k2", {
 }) | _of(K2_FILES, "k2 unswizzled", {
     "no fence behind the reads of a stage without a swizzle": (_READS_FENCED, "", (RACE,)),
     "a stage reused at once": (
-        "        load_stage(base, stages, map_a, map_b, tile, k);\n        stages.advance();",
-        "        load_stage(base, stages, map_a, map_b, tile, k);", (LOCK, RACE, VALUES, BARRIER),
+        "        load_stage(base, stages, map_a, map_b, tile, k, args.dim_n);\n        stages.advance();",
+        "        load_stage(base, stages, map_a, map_b, tile, k, args.dim_n);", (LOCK, RACE, VALUES, BARRIER),
     ),
 })  # fmt: skip
 
