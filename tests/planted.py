@@ -224,8 +224,8 @@ _K2 = _of(K2_FILES, "k2", {
 }) | _of(K2_FILES, "k2 unswizzled", {
     "no fence behind the reads of a stage without a swizzle": (_READS_FENCED, "", (RACE,)),
     "a stage reused at once": (
-        "        load_stage(base, stages, map_a, map_b, tile, k, args.dim_n);\n        stages.advance();",
-        "        load_stage(base, stages, map_a, map_b, tile, k, args.dim_n);", (LOCK, RACE, VALUES, BARRIER),
+        "tile, k, args.dim_n);\n        stages.advance();", "tile, k, args.dim_n);",
+        (LOCK, RACE, VALUES, BARRIER),
     ),
 })  # fmt: skip
 
