@@ -121,6 +121,7 @@ def validate(ends: npt.NDArray[np.int64], rows: int) -> None:
 def to_host(offs: Any) -> npt.NDArray[np.int64]:
     """Return offsets as a NumPy array; waits for the device if they are there."""
     if hasattr(offs, "detach"):  # torch; NumPy lacks some of its types
+        _check_torch(offs)
         offs = offs.detach().cpu()
         offs = offs.double().numpy() if offs.is_floating_point() else offs.numpy()
     elif hasattr(offs, "get") and hasattr(offs, "dtype"):  # CuPy
@@ -145,6 +146,21 @@ def to_host(offs: Any) -> npt.NDArray[np.int64]:
             f"of {array.dtype}. Pass the end offset of each group, shape (G,), as int32 or int64"
         )
     return array.astype(np.int64)
+
+
+def _check_torch(offs: Any) -> None:
+    """Raise for a tensor that torch cannot give to NumPy as it is."""
+    mend = ""
+    if offs.is_nested:
+        mend = "a nested one. Join its parts, with torch.cat(offs.unbind())"
+    elif not str(offs.layout).endswith("strided"):
+        mend = f"one of layout {offs.layout}. Pass offs.to_dense()"
+    elif offs.is_neg():
+        mend = "one whose sign is pending. Pass offs.resolve_neg()"
+    if mend:
+        raise InvalidProblemError(
+            f"offs: expected a strided tensor whose memory holds its values; got {mend}"
+        )
 
 
 def _as_array(value: Any, name: str) -> Any:

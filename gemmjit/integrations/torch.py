@@ -32,6 +32,7 @@ FROM_TORCH: dict[Any, DType] = {
 TO_TORCH = {ours: theirs for theirs, ours in FROM_TORCH.items()}
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
+_BF16 = torch.bfloat16
 #: Whether a mode or an argument's type overrides what torch functions do.
 _is_overridden: Callable[..., bool] = torch.overrides.has_torch_function_variadic
 #: How many modes look at every operator that runs: fake tensors, tracers, counters.
@@ -78,11 +79,14 @@ class TorchFrontend(Frontend):
                 f"{argument}: expected a tensor on a CUDA device or the CPU; got {array.device}. "
                 "Move it with .to('cuda')"
             )
+        self.check_memory(array, argument)
         return ArrayView(array.data_ptr(), tuple(array.shape), array.stride(), dtype, where)
 
     def signature(self, array: Any) -> tuple[Any, ...]:
         """Return shape, strides, type and device number (-1, which is `CPU`, for host memory)."""
-        return array.shape, array.stride(), array.dtype, array.get_device()
+        dtype = array.dtype
+        negated = dtype is not _BF16 and array.is_neg()  # see `identify`; such a call is refused
+        return array.shape, array.stride(), dtype, negated, array.get_device()
 
     def identify(
         self, mat_a: Any, mat_b: Any, offs: Any
@@ -92,27 +96,32 @@ class TorchFrontend(Frontend):
             return None
         if (mat_a.requires_grad or mat_b.requires_grad) and torch.is_grad_enabled():
             return None
+        dtype_a = mat_a.dtype
+        # Whether a sign is pending costs 0.06 us a tensor. It comes from the imaginary part of a
+        # conjugate, and no complex type is made of two bfloat16, nor of whole numbers.
+        if dtype_a is not _BF16 and (mat_a.is_neg() or mat_b.is_neg()):
+            return None
         try:
             pointer_a = mat_a.data_ptr()
-        except RuntimeError:  # a wrapper of functorch has no memory
+            pointer_b = mat_b.data_ptr()
+            return (
+                mat_a.shape,
+                mat_b.shape,
+                offs.shape,
+                mat_a.stride(),
+                mat_b.stride(),
+                offs.stride(),
+                dtype_a,
+                mat_b.dtype,
+                offs.dtype,
+                mat_a.get_device(),
+                mat_b.get_device(),
+                offs.get_device(),
+                pointer_a & 15,
+                pointer_b & 15,
+            ), (pointer_a, pointer_b, offs.data_ptr())
+        except RuntimeError:  # wrappers of functorch, sparse and nested tensors have no memory
             return None
-        pointer_b = mat_b.data_ptr()
-        return (
-            mat_a.shape,
-            mat_b.shape,
-            offs.shape,
-            mat_a.stride(),
-            mat_b.stride(),
-            offs.stride(),
-            mat_a.dtype,
-            mat_b.dtype,
-            offs.dtype,
-            mat_a.get_device(),
-            mat_b.get_device(),
-            offs.get_device(),
-            pointer_a & 15,
-            pointer_b & 15,
-        ), (pointer_a, pointer_b, offs.data_ptr())
 
     #: The address of the first element; the method itself, since it runs in every call.
     pointer = staticmethod(torch.Tensor.data_ptr)
@@ -142,6 +151,23 @@ class TorchFrontend(Frontend):
     def stream_reader(self, device: int) -> Callable[[], int]:
         """Return what reads the current stream as `current_stream` does, on one device."""
         return partial(self._raw_stream, device)
+
+    def check_memory(self, array: Any, argument: str) -> None:
+        """Raise for a tensor whose elements are not what lies at its address and strides."""
+        found = mend = ""
+        if array.is_nested:
+            found, mend = "a nested one", f"Join its parts, with torch.cat({argument}.unbind())"
+        elif array.layout is not torch.strided:
+            found, mend = f"one of layout {array.layout}", f"Pass {argument}.to_dense()"
+        elif array.is_neg():
+            found, mend = "one whose sign is pending", f"Pass {argument}.resolve_neg()"
+        elif array.is_conj():
+            found, mend = "one whose conjugation is pending", f"Pass {argument}.resolve_conj()"
+        if found:
+            raise InvalidProblemError(
+                f"{argument}: expected a strided tensor whose memory holds its values; "
+                f"got {found}. {mend}"
+            )
 
     def check_differentiable(self, array: Any, argument: str) -> None:
         """Raise for a tensor that asks for a gradient, where none would be recorded."""

@@ -180,10 +180,11 @@ def check_tensors(**arrays: Any) -> None:
 
 
 def loadable(dy: Any) -> Any:
-    """Return a gradient with one dimension that lies without gaps.
+    """Return a gradient with one dimension that lies without gaps, and no pending sign.
 
     Sums and means give one number, expanded, whose strides no fast kernel takes.
     """
+    dy = dy.resolve_neg()  # of an imaginary part
     return dy if dy.stride(-1) == 1 or dy.stride(-2) == 1 else dy.contiguous()
 
 

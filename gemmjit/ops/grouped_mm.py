@@ -133,8 +133,11 @@ def grouped_mm(
                 if call is not None:
                     return call.run(offs, inputs, stream)
             elif FRONTENDS.get(type(out)) is frontend:
-                pointer_out = frontend.pointer(out)
-                place = (frontend.signature(out), pointer_out & 15)
+                try:
+                    pointer_out = frontend.pointer(out)
+                    place = (frontend.signature(out), pointer_out & 15)
+                except RuntimeError:  # torch: it has no memory; the first call's checks say why
+                    return run_first(mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream)
                 key = (signature, out_dtype, accumulate, config, place)
                 call = _calls.get(key)
                 if call is not None:
@@ -183,12 +186,15 @@ def run_fused(
         known = frontend.identify(mat_a, mat_b, offs)
         if known is not None and (out is None or FRONTENDS.get(type(out)) is frontend):
             signature, inputs = known
-            pointer_out = frontend.pointer(out) if out is not None else 0
-            place = (frontend.signature(out), pointer_out & 15) if out is not None else None
-            key = (signature, out_dtype, config, place, fused.signature(frontend))
-            call = _calls.get(key)
-            if call is not None:
+            try:
+                pointer_out = frontend.pointer(out) if out is not None else 0
+                place = (frontend.signature(out), pointer_out & 15) if out is not None else None
+                key = (signature, out_dtype, config, place, fused.signature(frontend))
                 read = (*inputs, *fused.pointers(frontend))
+                call = _calls.get(key)
+            except RuntimeError:  # torch: an array has no memory; the first call's checks say why
+                key = call = None
+            if call is not None:
                 if out is None:
                     return call.run(offs, read, stream)
                 fused.views(frontend).check_apart(frontend.view(out))
@@ -234,6 +240,8 @@ def run_first(
         _same_framework(frontend, out, "out")
         frontend.check_writable(out, "out")
     _check_arrays(frontend, mat_a=mat_a, mat_b=mat_b, out=out)
+    if fused is not None:
+        fused.views(frontend)
     a, b = frontend.view(mat_a), frontend.view(mat_b)
     form = form_of(a.shape, b.shape)
     if offs is None:
