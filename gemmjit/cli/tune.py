@@ -178,13 +178,14 @@ def _us(value: float | None) -> str:
 
 def _list(arguments: argparse.Namespace) -> int:
     from gemmjit.selection.buckets import Bucket
-    from gemmjit.selection.records import kernels_digest
+    from gemmjit.selection.records import check_times, kernels_digest
 
     storage, entries = _entries(arguments)
     rows = []
     for entry in entries:
         try:
             bucket, config = Bucket.from_dict(entry["bucket"]), entry["candidates"][0]
+            check_times(entry)
             counts = entry["digest"] == kernels_digest()
             rows.append(
                 [
@@ -192,11 +193,11 @@ def _list(arguments: argparse.Namespace) -> int:
                     str(bucket),
                     f"{config['kernel']} {config['tile']}",
                     f"{config['mean_us']:.1f}",
-                    entry["date"][:10],
+                    str(entry["date"])[:10],
                     "yes" if counts else "no: other kernels",
                 ]
             )
-        except (GemmjitError, KeyError, TypeError, IndexError):
+        except (GemmjitError, KeyError, TypeError, IndexError, AttributeError):
             rows.append([str(entry.get("gpu")), "-", "-", "-", "-", "no: broken"])
     if arguments.json:
         print_json({"file": str(storage.path), "records": entries})
@@ -243,7 +244,7 @@ def _entries(arguments: argparse.Namespace) -> tuple[Storage, list[Mapping[str, 
     from gemmjit.tuning import Storage
 
     storage = Storage()
-    entries = storage.entries()
+    entries = storage.listed()
     return storage, [e for e in entries if arguments.gpu in (None, e.get("gpu"))]
 
 

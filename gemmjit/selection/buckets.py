@@ -8,6 +8,7 @@ from typing import Any
 
 from gemmjit.errors import InvalidProblemError
 from gemmjit.problem import Problem
+from gemmjit.variant import MAX_SHAPE
 
 __all__ = [
     "MAX_LOG2",
@@ -79,7 +80,7 @@ class Bucket:
         Raises
         ------
         InvalidProblemError
-            If a name is missing, unknown, or has a value of another type.
+            If a name is missing, unknown, or has a value of another type or out of range.
         """
         types = {f.name: {"int": int, "bool": bool, "str": str}[str(f.type)] for f in fields(Kind)}
         types |= {"groups_log2": int, "rows_log2": int}
@@ -87,6 +88,10 @@ class Bucket:
             raise InvalidProblemError(
                 f"bucket: expected {', '.join(types)} with their types; got {dict(values)}"
             )
+        ranges = {"n": MAX_SHAPE, "k": MAX_SHAPE, "groups_log2": MAX_LOG2, "rows_log2": MAX_LOG2}
+        for name, most in ranges.items():
+            if not 0 <= values[name] <= most:
+                raise InvalidProblemError(f"bucket: expected {name} from 0 to {most}; got another")
         kind = Kind(**{f.name: values[f.name] for f in fields(Kind)})
         return cls(kind, values["groups_log2"], values["rows_log2"])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -34,9 +35,11 @@ __all__ = [
     "SCHEMA",
     "Record",
     "Tuned",
+    "check_times",
     "current",
     "forget",
     "kernels_digest",
+    "load",
     "parse",
     "read",
 ]
@@ -46,6 +49,8 @@ FILE = "tuned.json"
 SCHEMA = 1
 
 _LARGEST = 64 * 2**20  # bytes
+_DEEPEST = 16  # of lists and objects; a record has five
+_LONGEST_US = 1e12  # of any time, eleven days
 _PLACES = ("GEMMJIT_CACHE_DIR", "GEMMJIT_CACHE_PATH")
 
 
@@ -86,13 +91,30 @@ class Record:
         Raises
         ------
         GemmjitError, KeyError, TypeError, AttributeError
-            If it lacks something, or names a kernel or tile that there is not.
+            If it lacks something, names a kernel or tile that there is not, or has a bucket or a
+            time that cannot be.
         """
+        check_times(facts)
         config = KERNELS[facts["kernel"]].config_type.from_dict(facts["config"])
         texts = {name: facts[name] for name in ("gpu", "arch", "driver", "digest")}
         if not all(isinstance(text, str) for text in texts.values()):
             raise TypeError("gpu, arch, driver and digest must be texts")
         return cls(**texts, bucket=Bucket.from_dict(facts["bucket"]), config=config, facts=facts)
+
+
+def check_times(facts: Mapping[str, Any]) -> None:
+    """Raise `TypeError` if an entry has times that are no numbers of microseconds."""
+    timed = facts.get("candidates", [])
+    if not isinstance(timed, list) or not all(isinstance(one, dict) for one in timed):
+        raise TypeError("candidates must be a list of objects")
+    for one in timed:
+        states = one.get("us", {})
+        if not isinstance(states, dict):
+            raise TypeError(f"us must be an object; got {states!r}")
+        alone = {name: one[name] for name in ("mean_us", "predicted_us") if name in one}
+        for name, value in (alone | states).items():
+            if type(value) not in (int, float) or not 0 < value < _LONGEST_US:
+                raise TypeError(f"{name} must be a number of microseconds; got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,22 +192,36 @@ def read(path: Path, *, any_owner: bool = False) -> list[Mapping[str, Any]]:
         Whether it may belong to somebody else, as in a directory that is only read.
     """
     try:
+        return load(path, any_owner=any_owner)
+    except (OSError, ValueError) as error:
+        warn_once(
+            "selection", ("tuned", str(path)), "%s: tuned records are not used: %s", path, error
+        )
+        return []
+
+
+def load(path: Path, *, any_owner: bool = False) -> list[Mapping[str, Any]]:
+    """Return the entries of a file in a cache directory; none if it is missing.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If it is no file of records, or is not trusted; with the reason.
+    """
+    try:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-                return _refused(path, "it is no file of records")
+                raise ValueError("it is no file of records")
             reason = distrust(status, any_owner=any_owner)
             if reason is not None:
-                return _refused(path, reason)
+                raise ValueError(reason)
             text = file.read().decode()
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as error:
-        return _refused(path, str(error))
-    try:
-        return parse(text)
-    except ValueError as error:
-        return _refused(path, str(error))
+    return parse(text)
 
 
 def parse(text: str) -> list[Mapping[str, Any]]:
@@ -196,7 +232,12 @@ def parse(text: str) -> list[Mapping[str, Any]]:
     ValueError
         If it is none of records in this format.
     """
-    value = json.loads(text)
+    try:
+        value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("lists or objects lie too deeply in each other") from None
+    if _is_deep(value):
+        raise ValueError(f"expected at most {_DEEPEST} lists and objects in each other")
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise ValueError(f"expected tuned records of schema {SCHEMA}")
     entries = value.get("records")
@@ -227,9 +268,24 @@ def _that_count(entries: Iterable[Mapping[str, Any]], path: Path) -> list[Record
     return kept
 
 
-def _refused(path: Path, reason: str) -> list[Mapping[str, Any]]:
-    warn_once("selection", ("tuned", str(path)), "%s: tuned records are not used: %s", path, reason)
-    return []
+def _no_number(name: str) -> float:
+    raise ValueError(f"expected finite numbers; got {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(text)
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether more lists and objects lie in each other than in any record."""
+    level = [value]
+    for _ in range(_DEEPEST + 1):
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in level]
+        level = [x for one in inner for x in one if isinstance(x, list | dict)] if level else []
+        if not level:
+            return False
+    return True
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -15,10 +15,12 @@ from gemmjit.bench.grouped import workload_to_dict
 from gemmjit.bench.peers.own import own_contender
 from gemmjit.bench.statistics import median_interval
 from gemmjit.config import Config
+from gemmjit.errors import GemmjitError
 from gemmjit.kernels import KERNELS
 from gemmjit.selection import Prediction, explain
 from gemmjit.selection.heuristic import choose
-from gemmjit.selection.records import kernels_digest
+from gemmjit.selection.records import Record, kernels_digest
+from gemmjit.tuning.check import checked
 from gemmjit.tuning.storage import Storage
 from gemmjit.tuning.tasks import Task
 
@@ -154,4 +156,11 @@ class Tuner:
         if self.storage is None or self.again:
             return None
         facts = self.bench.backend.facts
-        return self.storage.find(task, facts.name, facts.driver)
+        found = self.storage.find(task, facts.name, facts.driver)
+        try:
+            if found is not None:
+                Record.from_dict(found)
+                checked(found)
+        except (GemmjitError, LookupError, TypeError, ValueError, AttributeError):
+            return None  # broken: measured again, which replaces it
+        return found

@@ -51,6 +51,22 @@ class Storage:
         """Return every entry, those of other installations among them."""
         return records.read(self.path)
 
+    def listed(self) -> list[Mapping[str, Any]]:
+        """Return every entry, for a person to see.
+
+        Raises
+        ------
+        CacheError
+            If the file is no file of records, or does not count: everybody can write to it, say.
+        """
+        try:
+            return records.load(self.path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise CacheError(
+                f"tune: expected a file of records; got {self.path}: {reason}. Move it away"
+            ) from error
+
     def find(self, task: Task, gpu: str, driver: str) -> Mapping[str, Any] | None:
         """Return what was recorded for a task on this GPU, driver and these kernels."""
         wanted = task.bucket.to_dict()
@@ -100,10 +116,7 @@ class Storage:
         return number
 
     def _merge(self, new: Iterable[Mapping[str, Any]], keep_newer: bool) -> int:
-        if self.path.exists():
-            kept = {_key(entry): entry for entry in read_file(self.path)}
-        else:
-            kept = {}
+        kept = {_key(entry): entry for entry in self.listed()}
         written = 0
         for entry in new:
             old = kept.get(_key(entry))

@@ -61,6 +61,19 @@ def test_the_command_measures_checks_lists_and_moves_records(
     assert str(choose(task.problem, Arch(90), GPU)[1]) == "64x128x32_s2"
 
 
+@pytest.mark.parametrize("lost", ["us", "predicted_us"])
+def test_a_broken_record_is_measured_again(backend, capsys, tmp_path, lost):
+    for again in (False, True):
+        assert run(*RUN, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["results"][0]["measured_now"]
+        if again:
+            break
+        path = tmp_path / "cache" / records.FILE
+        whole = json.loads(path.read_text())
+        del whole["records"][0]["candidates"][0][lost]
+        path.write_text(json.dumps(whole))
+
+
 def test_an_interrupted_command_says_so(backend, capsys, monkeypatch):
     def stop(self, tasks, finished):
         raise KeyboardInterrupt
