@@ -19,7 +19,7 @@ from gemmjit.config import (
 )
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import Kernel, Variant
-from gemmjit.occupancy import register_budget
+from gemmjit.occupancy import occupancy, register_budget
 from gemmjit.problem import Problem
 from gemmjit.tensormap import violations as tensor_map_violations
 from gemmjit.variant import Schedule
@@ -103,7 +103,24 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
             f"shared memory: {config} needs {smem} bytes a block; "
             f"{arch} allows {limits.smem_per_block}. Use a smaller tile or fewer stages"
         )
+    elif not reasons:
+        room = occupancy(1, threads, smem, arch)
+        if room < config.min_blocks_per_sm and not _is_shipped(kernel, config):
+            # The promise would cost registers, and never come true.
+            reasons.append(
+                f"min_blocks_per_sm: {smem} bytes of shared memory a block leave room for {room} "
+                f"on {arch}; got {config.min_blocks_per_sm}. Use {room}, or fewer stages"
+            )
     return reasons
+
+
+def _is_shipped(kernel: Kernel, config: Config) -> bool:
+    """Return whether a tile is the kernel's own: it runs on every device, with less on small ones.
+
+    Fewer of its blocks are resident where there is less shared memory, as on sm_86.
+    """
+    own = (*kernel.shipped_configs(), kernel.default_config)
+    return config.tile_name in {one.tile_name for one in own}
 
 
 def _register_reasons(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> list[str]:
