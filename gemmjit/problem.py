@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import NamedTuple
+from numbers import Integral
+from typing import NamedTuple, get_args
 
-from gemmjit.dtypes import BF16, DType, dtype_of
+from gemmjit.dtypes import BF16, F32, DType, dtype_of
 from gemmjit.epilogue import Chain, chain_of
-from gemmjit.errors import InvalidProblemError
+from gemmjit.errors import InvalidConfigError, InvalidDtypeError, InvalidProblemError
 from gemmjit.variant import Form, Schedule
 
-__all__ = ["MAX_ALIGNMENT", "Problem", "Strides", "pointer_alignment"]
+__all__ = ["LARGEST", "MAX_ALIGNMENT", "Problem", "Strides", "pointer_alignment"]
+
+#: The longest dimension, and most groups: kernels count in 32 bits.
+LARGEST = 2**31 - 1
 
 #: No kernel profits from more alignment than this, in bytes.
 MAX_ALIGNMENT = 16
@@ -122,14 +126,32 @@ class Problem:
         Raises
         ------
         InvalidProblemError
-            If a size is negative, or n is odd where two columns make one of the result.
+            If a size is no whole number from 0 to 2**31 - 1, n is odd where two columns make one
+            of the result, or there is no such form or schedule.
+        InvalidDtypeError
+            If there is no such type, or the result is not of float32 where it is added up.
         InvalidConfigError
             If there is no such epilogue.
         """
+        for argument, value, known in (
+            ("form", form, get_args(Form)),
+            ("schedule", schedule, ("list", "scan")),
+        ):
+            if not isinstance(value, str) or value not in known:
+                raise InvalidProblemError(
+                    f"{argument}: expected one of {', '.join(known)}; got {value!r}. Pick one"
+                )
+        if not isinstance(epilogue, str):
+            raise InvalidConfigError(
+                f"epilogue: expected a name, as in bias+row_scale; got {epilogue!r}. Pass a text"
+            )
         chain = chain_of(epilogue)
         for name, size in (("num_groups", num_groups), ("rows", rows), ("n", n), ("k", k)):
-            if size < 0:
-                raise InvalidProblemError(f"{name}: expected a number >= 0; got {size}")
+            if not is_whole(size) or not 0 <= size <= LARGEST:
+                raise InvalidProblemError(
+                    f"{name}: expected a whole number from 0 to {LARGEST}; got {size!r}. "
+                    "Larger calls are split"
+                )
         if n % chain.folds:
             raise InvalidProblemError(
                 f"n: expected a multiple of {chain.folds} for {epilogue}; got {n}. A gate and its "
@@ -137,6 +159,12 @@ class Problem:
             )
         columns = n // chain.folds
         in_dtype = dtype_of(dtype)
+        result = dtype_of(out_dtype, "out_dtype") if out_dtype is not None else in_dtype
+        if chain.accumulates and result is not F32:
+            raise InvalidDtypeError(
+                f"out_dtype: expected float32 for {epilogue}, as the call does; got {result}. "
+                "Accumulate in float32"
+            )
         if a_k_major is None:
             a_k_major = form == "ragged_m"
         m, contraction = (rows, k) if form == "ragged_m" else (k, rows)
@@ -150,7 +178,7 @@ class Problem:
             n=n,
             k=contraction,
             in_dtype=in_dtype,
-            out_dtype=dtype_of(out_dtype) if out_dtype is not None else in_dtype,
+            out_dtype=result,
             strides=Strides(
                 am=am if m > 1 else 0,
                 ak=ak if contraction > 1 else 0,
@@ -218,6 +246,11 @@ class Problem:
     def has_products(self) -> bool:
         """Whether there is anything to multiply; if not, the result is zeros or stays as it is."""
         return self.num_groups > 0 and self.k > 0 and self.rows > 0
+
+
+def is_whole(value: object) -> bool:
+    """Return whether a value is a whole number: of Python or NumPy, and no bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def pointer_alignment(pointer: int) -> int:

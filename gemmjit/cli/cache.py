@@ -27,6 +27,7 @@ from gemmjit.cache.directory import EMPTY, MISSING
 from gemmjit.cache.places import named_directory
 from gemmjit.cache.store import GRACE_SECONDS
 from gemmjit.cli import choices
+from gemmjit.cli.choices import directory
 from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
 from gemmjit.errors import CacheError
 
@@ -40,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
         action.set_defaults(function=function)
         add_json(action)
-        action.add_argument("--cache-dir", metavar="DIR", help="instead of GEMMJIT_CACHE_DIR")
+        action.add_argument(
+            "--cache-dir", type=directory, metavar="DIR", help="instead of GEMMJIT_CACHE_DIR"
+        )
         if name == "prune":
             action.add_argument(
                 "--max-size", type=_size, help="as in 512M (default: GEMMJIT_CACHE_MAX_SIZE)"

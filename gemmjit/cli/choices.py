@@ -5,13 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from gemmjit.arch import Arch
 from gemmjit.config import Config
 from gemmjit.kernels import Kernel
 
-__all__ = ["arch_list", "json_object", "merged", "natural", "pairs", "setting", "tile"]
+__all__ = [
+    "arch_list",
+    "directory",
+    "file_path",
+    "json_object",
+    "merged",
+    "natural",
+    "pairs",
+    "setting",
+    "tile",
+]
 
 
 def setting(text: str) -> dict[str, Any]:
@@ -53,6 +64,34 @@ def natural(text: str) -> int:
 def merged(settings: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Return all settings of an option as one mapping; of two of one name the later counts."""
     return {name: value for given in settings for name, value in given.items()}
+
+
+def file_path(text: str) -> Path:
+    """Read the name of a file.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If no file can have it.
+    """
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"expected the name of a file; got {text!r}")
+    return Path(text)
+
+
+def directory(text: str) -> str:
+    """Read the name of a directory; an empty one would be the current directory.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is empty or blank.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            f"expected a directory; got {text!r}. Leave it out for the default"
+        )
+    return text
 
 
 def pairs(text: str) -> dict[str, Any]:

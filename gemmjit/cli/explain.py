@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gemmjit.arch import Arch
-from gemmjit.cli.numbers import positive
+from gemmjit.cli.numbers import dimension
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.errors import InvalidProblemError
 from gemmjit.ops.dispatch import default_arch
@@ -18,13 +18,13 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--rows", type=positive, help="rows of all groups together")
-    parser.add_argument("--groups", type=positive, help="number of groups")
+    parser.add_argument("--rows", type=dimension, help="rows of all groups together")
+    parser.add_argument("--groups", type=dimension, help="number of groups")
     parser.add_argument(
         "--sizes", help="true rows of each group, as in 5,0,70, instead of --rows and --groups"
     )
-    parser.add_argument("--n", type=positive, required=True, help="columns of the result")
-    parser.add_argument("--k", type=positive, required=True, help="as in the call, see --form")
+    parser.add_argument("--n", type=dimension, required=True, help="columns of the result")
+    parser.add_argument("--k", type=dimension, required=True, help="as in the call, see --form")
     parser.add_argument(
         "--form",
         default="ragged_m",

@@ -1,24 +1,63 @@
-"""Arguments that are numbers."""
+"""Arguments that are numbers, or lists of names."""
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable, Iterable
 
-__all__ = ["positive"]
+from gemmjit.problem import LARGEST
+
+__all__ = ["at_least", "dimension", "names_in", "positive", "whole"]
 
 
-def positive(text: str) -> int:
-    """Read a whole number from 1 on.
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return what reads a whole number within limits, for argparse."""
+    limits = f"from {least} " + ("on" if most is None else f"to {most}")
 
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        If it is none.
-    """
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on; got {text!r}")
-    return number
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"expected a whole number {limits}; got {text!r}")
+        return number
+
+    return read
+
+
+#: A count, and the length of a dimension.
+positive = whole(1)
+dimension = whole(1, LARGEST)
+
+
+def at_least(least: float, *, open_end: bool = False) -> Callable[[str], float]:
+    """Return what reads a finite number from `least` on, for argparse; above it if `open_end`."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not (math.isfinite(number) and number >= least) or (open_end and number == least):
+            limit = f"above {least:g}" if open_end else f"from {least:g} on"
+            raise argparse.ArgumentTypeError(f"expected a finite number {limit}; got {text!r}")
+        return number
+
+    return read
+
+
+def names_in(known: Callable[[], Iterable[str]], *, or_none: bool = False) -> Callable[[str], str]:
+    """Return what checks names separated by commas, for argparse; `or_none` allows no name."""
+
+    def read(text: str) -> str:
+        given = [part.strip() for part in text.split(",") if part.strip()]
+        if not given and or_none:
+            return text
+        names = list(known())
+        if not given or not set(given) <= set(names):
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(names)}; got {text!r}")
+        return text
+
+    return read

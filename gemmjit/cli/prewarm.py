@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--jobs", type=positive, help="processes (default: one a processor)")
     parser.add_argument("--shard", type=_shard, metavar="I/N", help="part I of N, as in 1/4")
-    parser.add_argument("--cache-dir", metavar="DIR", help="instead of GEMMJIT_CACHE_DIR")
+    parser.add_argument(
+        "--cache-dir", type=choices.directory, metavar="DIR", help="instead of GEMMJIT_CACHE_DIR"
+    )
     parser.add_argument("--dry-run", action="store_true", help="list the kernels, compile nothing")
     parser.add_argument(
         "--write", metavar="FILE", help="write the kernels as a manifest, compile nothing"

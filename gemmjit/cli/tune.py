@@ -6,11 +6,13 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from gemmjit.bench.cases import CASES, passes_of
+from gemmjit.bench.cases import CASES, Pass, passes_of
 from gemmjit.bench.statistics import MIN_ROUNDS
 from gemmjit.cli.bench_common import names_of, open_run, origin_of, write_record
+from gemmjit.cli.choices import file_path
+from gemmjit.cli.numbers import at_least, names_in, positive, whole
 from gemmjit.cli.output import print_json, print_table
 from gemmjit.cli.progress import progress
 from gemmjit.errors import CacheError, GemmjitError
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _INTERRUPTED = 130
+_LAYOUTS = ("nn", "nt")
+_STATES = ("cool", "hot")
+_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,22 +38,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run (the default): measure; ls: show records; export, import: move them in a FILE; "
         "clear: remove them",
     )
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="of export and import")
+    parser.add_argument(
+        "file", nargs="?", type=file_path, metavar="FILE", help="of export and import"
+    )
     what = parser.add_argument_group("what is measured")
     what.add_argument(
         "--case",
         help="names, or sizes as in rows=4096:groups=32:k=1024:n=2048:skew=1.2 "
         f"(default: {','.join(CASES)})",
     )
-    what.add_argument("--form", default="fprop,dgrad,wgrad", help="default: fprop,dgrad,wgrad")
-    what.add_argument("--layout", default="", help="of the weights (default: as in training)")
+    passes, layouts = names_in(lambda: get_args(Pass)), names_in(lambda: _LAYOUTS, or_none=True)
+    what.add_argument(
+        "--form", type=passes, default="fprop,dgrad,wgrad", help="default: fprop,dgrad,wgrad"
+    )
+    what.add_argument(
+        "--layout", type=layouts, default="", help="of the weights (default: as in training)"
+    )
     what.add_argument("--shapes", metavar="FILE", help="a manifest's problems, as prewarm takes it")
-    what.add_argument("--random", type=int, metavar="N", help="N products of random sizes")
-    what.add_argument("--dtype", default="bfloat16", help="element type (default: bfloat16)")
-    what.add_argument("--kernel", default="", help="kernels, as in k3 (default: all)")
+    what.add_argument("--random", type=positive, metavar="N", help="N products of random sizes")
+    what.add_argument(
+        "--dtype", default="bfloat16", choices=_DTYPES, help="element type (default: bfloat16)"
+    )
+    kernels = names_in(_kernels, or_none=True)
+    what.add_argument("--kernel", type=kernels, default="", help="kernels, as in k3 (default: all)")
     what.add_argument(
         "--within",
-        type=float,
+        type=at_least(1),
         default=1.5,
         help="leave out tiles that should take this many times the best (default: 1.5)",
     )
@@ -60,12 +75,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "within its limit",
     )
     how = parser.add_argument_group("how it is measured")
-    how.add_argument("--state", default="cool,hot", help="power states (default: cool,hot)")
-    how.add_argument("--rounds", type=int, default=MIN_ROUNDS, help=f"default: {MIN_ROUNDS}")
-    how.add_argument("--budget", type=float, metavar="SECONDS", help="fewer rounds, to end in time")
-    how.add_argument("--warmup", type=float, default=1.0, help="seconds of load before hot")
-    how.add_argument("--seed", type=int, default=0, help="of data, orders and random sizes")
-    how.add_argument("--device", type=int, default=0, help="CUDA device (default: 0)")
+    states = names_in(lambda: _STATES)
+    how.add_argument(
+        "--state", type=states, default="cool,hot", help="power states (default: cool,hot)"
+    )
+    how.add_argument("--rounds", type=positive, default=MIN_ROUNDS, help=f"default: {MIN_ROUNDS}")
+    seconds = at_least(0, open_end=True)
+    how.add_argument(
+        "--budget", type=seconds, metavar="SECONDS", help="fewer rounds, to end in time"
+    )
+    how.add_argument("--warmup", type=at_least(0), default=1.0, help="seconds of load before hot")
+    how.add_argument("--seed", type=whole(0), default=0, help="of data, orders and random sizes")
+    how.add_argument("--device", type=whole(0), default=0, help="CUDA device (default: 0)")
     how.add_argument(
         "--backend", default="auto", choices=("auto", "torch", "cupy", "simulated"), help="arrays"
     )
@@ -79,6 +100,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write all numbers to a file, or print one JSON object",
     )
     parser.set_defaults(wrong=parser.error)
+
+
+def _kernels() -> list[str]:
+    from gemmjit.kernels import KERNELS
+
+    return list(KERNELS)
 
 
 def run(arguments: argparse.Namespace) -> int:

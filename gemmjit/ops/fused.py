@@ -13,7 +13,7 @@ from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.ops.validation import check_overlap, device_name
 from gemmjit.variant import Form
 
-__all__ = ["Fused", "FusedViews", "fused_of", "steps_of"]
+__all__ = ["Fused", "FusedViews", "check_flag", "fused_of", "steps_of"]
 
 Shape = tuple[int, ...]
 
@@ -150,6 +150,15 @@ def fused_of(frontend: Frontend, bias: Any, epilogue: Any, accumulate: bool) -> 
     return Fused(steps, tuple(keywords), tuple(arrays))
 
 
+def check_flag(accumulate: Any) -> None:
+    """Raise for an `accumulate` that is no bool: an array, or a text such as "no"."""
+    if not isinstance(accumulate, bool):
+        raise InvalidProblemError(
+            f"accumulate: expected True or False; got {type(accumulate).__name__}. "
+            "Convert it with bool()"
+        )
+
+
 def steps_of(bias: Any, epilogue: Any, accumulate: bool) -> tuple[Epilogue, ...]:
     """Return the steps that the arguments of a call name, in order.
 
@@ -171,12 +180,13 @@ def steps_of(bias: Any, epilogue: Any, accumulate: bool) -> tuple[Epilogue, ...]
         given = epilogue
     steps = ([Bias(bias)] if bias is not None else []) + list(given)
     for step in steps:
-        if not isinstance(step, Epilogue):
+        if not isinstance(step, KINDS):
             kind = "a class" if isinstance(step, type) else type(step).__name__
             raise InvalidProblemError(
                 "epilogue: expected gemmjit.SwiGLU(...), gemmjit.RowScale(...), or several of them "
                 f"in a tuple; got {kind}. Make one of it"
             )
+    check_flag(accumulate)
     if accumulate and not any(isinstance(step, Accumulate) for step in steps):
         steps.append(Accumulate())
     stages = [step.stage for step in steps]

@@ -10,7 +10,7 @@ from gemmjit.arrays import CPU, FRONTENDS, Frontend, frontend_of
 from gemmjit.config import Config
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.ops.dispatch import LadderKernel
-from gemmjit.ops.fused import Fused, fused_of, steps_of
+from gemmjit.ops.fused import Fused, check_flag, fused_of, steps_of
 from gemmjit.ops.gpu_call import GpuCall
 from gemmjit.ops.validation import device_name, form_of, host_group_sizes
 from gemmjit.templating import overridden
@@ -129,17 +129,20 @@ def grouped_mm(
             signature, inputs = known
             if out is None:
                 key = (signature, out_dtype, accumulate, config)
-                call = _calls.get(key)
+                try:
+                    call = _calls.get(key)
+                except TypeError:  # an argument that cannot be right; what follows says which
+                    call = key = None
                 if call is not None:
                     return call.run(offs, inputs, stream)
             elif FRONTENDS.get(type(out)) is frontend:
                 try:
                     pointer_out = frontend.pointer(out)
                     place = (frontend.signature(out), pointer_out & 15)
-                except RuntimeError:  # torch: it has no memory; the first call's checks say why
-                    return run_first(mat_a, mat_b, offs, out_dtype, out, accumulate, config, stream)
-                key = (signature, out_dtype, accumulate, config, place)
-                call = _calls.get(key)
+                    key = (signature, out_dtype, accumulate, config, place)
+                    call = _calls.get(key)
+                except (RuntimeError, TypeError):  # torch's, of an array without memory; as above
+                    call = key = None
                 if call is not None:
                     return call.run_into(out, pointer_out, mat_a, mat_b, offs, inputs, stream)
     operator = frontend_of(mat_a, "mat_a").operator((mat_a, mat_b, offs, out))
@@ -192,7 +195,7 @@ def run_fused(
                 key = (signature, out_dtype, config, place, fused.signature(frontend))
                 read = (*inputs, *fused.pointers(frontend))
                 call = _calls.get(key)
-            except RuntimeError:  # torch: an array has no memory; the first call's checks say why
+            except (RuntimeError, TypeError):  # as in grouped_mm
                 key = call = None
             if call is not None:
                 if out is None:
@@ -232,6 +235,7 @@ def run_first(
     fused : Fused, optional
         Steps of the epilogue, `accumulate` among them.
     """
+    check_flag(accumulate)
     frontend = frontend_of(mat_a, "mat_a")
     _same_framework(frontend, mat_b, "mat_b")
     frontend.check_differentiable(mat_a, "mat_a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from gemmjit.selection.work import Sizes
 from gemmjit.workloads import power_law
 
 __all__ = ["Explanation", "Refusal", "explain"]
+
+_MAX_GROUPS = 2**20  # where buckets end too; a prediction takes memory for each group
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,9 @@ def explain(
     Raises
     ------
     InvalidProblemError
-        If the group sizes do not fit the problem.
+        If the group sizes do not fit the problem, or there are more than 2**20 groups.
+    InvalidConfigError
+        If one of `configs` is none.
 
     Examples
     --------
@@ -178,13 +183,19 @@ def explain(
     >>> explain(problem, "sm_90a").best.tile
     'pp128x192x64_s5c1r8'
     """
+    if not isinstance(problem, Problem):
+        raise InvalidProblemError(
+            f"problem: expected a gemmjit.Problem; got {type(problem).__name__}. "
+            "Make one, as with Problem.contiguous"
+        )
+    added = _configs(configs)
     device = Arch.parse(arch)
     gpu = gpu_for(device)
     sizes, assumption = _sizes(problem, group_sizes)
     offered = dict.fromkeys(c for k in KERNELS.values() for c in k.shipped_configs())
     found: list[Prediction] = []
     refused: list[Refusal] = []
-    for config in (*offered, *(c for c in configs if c not in offered)):
+    for config in (*offered, *(c for c in added if c not in offered)):
         reasons = reasons_against(KERNELS[config.kernel], config, problem, device)
         if reasons:
             refused.append(Refusal(config.kernel, str(config), tuple(reasons)))
@@ -205,19 +216,47 @@ def explain(
     )
 
 
+def _configs(given: Iterable[Config]) -> list[Config]:
+    found: list[Any] = [None]
+    if isinstance(given, Iterable):
+        found = list(given)
+    for one in found:
+        if not isinstance(one, Config) or one.kernel not in KERNELS:
+            raise InvalidConfigError(
+                "configs: expected a sequence of configs, as in [gemmjit.Sm90WgmmaConfig()]; "
+                f"got {given!r}. Put one alone into a list"
+            )
+    return found
+
+
 def _sizes(problem: Problem, given: Sequence[int] | None) -> tuple[Sizes, str]:
     groups = problem.num_groups
+    if groups > _MAX_GROUPS:
+        raise InvalidProblemError(
+            f"num_groups: expected at most {_MAX_GROUPS} to explain; got {groups}. "
+            "Fewer say the same"
+        )
     if given is None:
         if groups == 0:
             return np.zeros(0, np.int64), "no groups"
         sizes = power_law(problem.rows, groups, 0.0)
         return sizes, f"assuming {groups} groups of equal size"
-    sizes = np.asarray(given, np.int64)
-    if sizes.shape != (groups,) or (sizes < 0).any() or int(sizes.sum()) > problem.rows:
+    told = f"{groups} whole numbers >= 0 with a sum of at most {problem.rows}"
+    try:
+        numbers = [index(one) for one in given if not isinstance(one, bool | np.bool_)]
+        length = len(given)
+    except TypeError:
         raise InvalidProblemError(
-            f"group_sizes: expected {groups} numbers >= 0 with a sum of at most {problem.rows}; "
-            f"got shape {sizes.shape}, sum {int(sizes.sum())}"
+            f"group_sizes: expected {told}; got {given!r}. Pass the rows of each group"
+        ) from None
+    # Added up as Python's integers, which do not wrap.
+    low, total = min(numbers, default=0), sum(numbers)
+    if not length == len(numbers) == groups or low < 0 or total > problem.rows:
+        raise InvalidProblemError(
+            f"group_sizes: expected {told}; got {length} with a sum of {total} and {low} as the "
+            "smallest. Pass the rows of each group"
         )
+    sizes = np.array(numbers, np.int64)
     return sizes, "rows of each group as given"
 
 

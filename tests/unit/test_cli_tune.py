@@ -92,6 +92,31 @@ def test_wrong_usage_exits_with_2(argv, capsys):
     assert end.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--form", ""), ("--form", "fprop,xx"), ("--random", "-5"), ("--random", "0"),
+        ("--seed", "-1"), ("--kernel", "k9"), ("--layout", "xx"), ("--within", "nan"),
+        ("--within", "0"), ("--within", "inf"), ("--budget", "-1"), ("--budget", "nan"),
+        ("--dtype", "float64"), ("--rounds", "0"), ("--state", "warm"), ("--warmup", "-1"),
+        ("--device", "-1"),
+    ],
+)  # fmt: skip
+def test_an_argument_that_says_nothing_is_named(backend, option, value, capsys):
+    with pytest.raises(SystemExit) as end:
+        run(*RUN, "--random", "1", f"{option}={value}")
+    assert end.value.code == 2
+    assert f"argument {option}: " in capsys.readouterr().err
+
+
+def test_a_name_that_no_file_has(capsys):
+    for action in ("export", "import"):
+        with pytest.raises(SystemExit) as end:
+            run(action, "a\0b")
+        assert end.value.code == 2
+        assert "argument FILE: expected the name of a file" in capsys.readouterr().err
+
+
 def test_broken_files_are_told(backend, tmp_path, capsys):
     path = tmp_path / "broken.json"
     for text in (
@@ -185,3 +210,31 @@ def test_explain_says_what_is_missing(argv, capsys):
 def test_explain_refuses_sizes_that_are_none(sizes, capsys):
     assert cli.main(["explain", "--sizes", sizes, "--n", "8", "--k", "8"]) == 1
     assert "sizes: expected whole numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": "99999999999999999999"},
+        {"groups": "99999999999"},
+        {"groups": str(2**31 - 1)},
+        {"rows": "100000000000", "groups": "1"},
+        {"n": "99999999999999999999"},
+        {"k": str(2**31)},
+        {"sizes": "99999999999999999999,1"},
+        {"sizes": f"{2**31 - 1},1"},
+    ],
+    ids=str,
+)
+def test_explain_has_one_limit_of_sizes(changes, capsys):
+    sizes = {"rows": "8", "groups": "2", "n": "8", "k": "8"} | changes
+    if "sizes" in sizes:
+        del sizes["rows"], sizes["groups"]
+    try:
+        status = cli.main(["explain", *(f"--{name}={text}" for name, text in sizes.items())])
+    except SystemExit as end:
+        status = end.code
+    assert status in (1, 2)
+    told = capsys.readouterr().err
+    assert "expected" in told
+    assert "2147483647" in told or "1048576" in told

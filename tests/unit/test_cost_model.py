@@ -168,7 +168,7 @@ def test_more_candidates_and_true_sizes_can_be_given():
 
 @pytest.mark.parametrize("sizes", [[1], [-1] * 64, [300] * 64, [[1] * 64]])
 def test_sizes_that_do_not_fit_are_refused(sizes):
-    with pytest.raises(InvalidProblemError, match="group_sizes: expected 64 numbers"):
+    with pytest.raises(InvalidProblemError, match="group_sizes: expected 64 whole numbers"):
         gemmjit.explain(EVEN, "sm_90a", group_sizes=sizes)
 
 

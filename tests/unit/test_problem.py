@@ -36,7 +36,9 @@ def test_memory_orders():
 @pytest.mark.parametrize("name", ["num_groups", "rows", "n", "k"])
 def test_negative_sizes(name):
     sizes = {"num_groups": 1, "rows": 1, "n": 1, "k": 1, name: -1}
-    with pytest.raises(InvalidProblemError, match=f"{name}: expected a number >= 0; got -1"):
+    with pytest.raises(
+        InvalidProblemError, match=f"{name}: expected a whole number from 0 to 2147483647; got -1"
+    ):
         Problem.contiguous(**sizes)
 
 

@@ -19,7 +19,7 @@ from repeated import ENDS, operands, steps
 import gemmjit
 from gemmjit import templates
 from gemmjit.cuda import launch
-from gemmjit.errors import InvalidProblemError, LaunchError
+from gemmjit.errors import InvalidConfigError, InvalidProblemError, LaunchError
 from gemmjit.templating import paths
 
 CALLS = sys.modules[gemmjit.grouped_mm.__module__]
@@ -209,6 +209,20 @@ def test_a_thread_without_a_context(torch_gpu):
         assert fake.contexts == []  # as it was
     assert len(fake.launches) == 3
     assert {seen.device for seen in fake.launches} == {0}
+
+
+@pytest.mark.parametrize("given", ["none", "out", "bias"])
+def test_arguments_that_no_key_can_hold(torch_gpu, given):
+    _, maker = torch_gpu
+    (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
+    more = {"none": {}, "out": {"out": maker.empty(64, 128)}, "bias": {"bias": maker.empty(4, 128)}}
+    for wrong, error in (
+        ({"accumulate": np.ones(2, bool)}, InvalidProblemError),
+        ({"config": {"block_m": 64}}, InvalidConfigError),
+    ):
+        (argument,) = wrong
+        with pytest.raises(error, match=f"^{argument}: expected"):
+            gemmjit.grouped_mm(a, b, offs=offs, **more[given], **wrong)
 
 
 def test_a_launch_that_the_driver_refuses(torch_gpu, monkeypatch):
