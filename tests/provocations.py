@@ -208,7 +208,7 @@ CASES = {
     ),
     "problem of a negative size": (
         lambda t: Problem.contiguous(num_groups=1, rows=-1, n=8, k=8),
-        InvalidProblemError, "rows", ">= 0", "-1", "expected a number",
+        InvalidProblemError, "rows", "from 0 to 2147483647", "-1", "expected a whole number",
     ),
     "template that does not exist": (
         lambda t: templating.render("kernels/none.cu.j2", {}),
