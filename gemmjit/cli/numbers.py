@@ -6,9 +6,10 @@ import argparse
 import math
 from collections.abc import Callable, Iterable
 
-from gemmjit.problem import LARGEST
-
 __all__ = ["at_least", "dimension", "names_in", "positive", "whole"]
+
+# gemmjit.problem.LARGEST, which this module must not import: doctor runs where NumPy does not.
+_LARGEST = 2**31 - 1
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -29,7 +30,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 #: A count, and the length of a dimension.
 positive = whole(1)
-dimension = whole(1, LARGEST)
+dimension = whole(1, _LARGEST)
 
 
 def at_least(least: float, *, open_end: bool = False) -> Callable[[str], float]:

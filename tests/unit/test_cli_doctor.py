@@ -165,3 +165,10 @@ def test_doctor_runs_where_a_package_is_broken(package):
     missing = done.stdout.split("Missing or wrong:")[1]
     assert package.replace("_", "-") in missing.replace("_", "-")
     assert f'pip install --force-reinstall "{package.replace("_", "-")}' in missing
+
+
+def test_the_limit_of_the_command_line_is_that_of_problems():
+    from gemmjit.cli import numbers
+    from gemmjit.problem import LARGEST
+
+    assert numbers._LARGEST == LARGEST
