@@ -140,7 +140,13 @@ class FakeDriver(types.SimpleNamespace):
         return (OK,)
 
     def cuStreamIsCapturing(self, stream):
-        return OK, 0
+        return (OK, 0) if self.contexts else (NO_CONTEXT, None)
+
+    def cuMemcpyHtoDAsync(self, to, source, nbytes, stream):
+        if not self.contexts:
+            return (NO_CONTEXT,)
+        ctypes.memmove(to, source, nbytes)
+        return (OK,)
 
     CUstreamCaptureStatus = types.SimpleNamespace(CU_STREAM_CAPTURE_STATUS_NONE=0)
 

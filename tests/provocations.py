@@ -152,7 +152,7 @@ def refused_call(t):
 
 
 def host_offsets_under_capture(t):
-    t.patch.setattr(executor, "is_capturing", lambda stream: True)
+    t.patch.setattr(executor, "is_capturing", lambda stream, ordinal: True)
     t.patch.setattr(executor, "driver", lambda: types.SimpleNamespace(cuCtxGetDevice=None))
     bound = executor.BoundPlan.__new__(executor.BoundPlan)
     bound.plan, bound.ordinal = Plan(launches=()), 0

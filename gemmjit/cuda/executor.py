@@ -81,7 +81,7 @@ class BoundPlan:
 
     def _fill(self, workspace: Workspace, address: int, stream: int) -> None:
         if workspace.contents is not None:
-            if is_capturing(stream):
+            if is_capturing(stream, self.ordinal):
                 raise CaptureError(
                     "offs: offsets on the host cannot be captured into a CUDA graph, their values "
                     "would be frozen. Pass offs as an array on the device"
@@ -103,10 +103,15 @@ def ready(plan: Plan, ordinal: int) -> bool:
     return all(is_loaded(launch.kernel, ordinal) for launch in plan.launches)
 
 
-def is_capturing(stream: int) -> bool:
-    """Return whether a stream is being captured into a CUDA graph."""
+def is_capturing(stream: int, ordinal: int) -> bool:
+    """Return whether a stream of a device is being captured into a CUDA graph.
+
+    A thread may have no context yet, as those that run torch's backward passes; the default
+    streams belong to the one that is current.
+    """
     api = driver()
-    state = check(api.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
+    with current(ordinal):
+        state = check(api.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
     return bool(state != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 

@@ -116,7 +116,7 @@ class GpuCall:
         handle = frontend.current_stream(a.device)
         if stream is not None:
             handle = executor.stream_handle(stream)
-        if must_compile(spec, kernel) and executor.is_capturing(handle):
+        if must_compile(spec, kernel) and executor.is_capturing(handle, a.device):
             raise _forbidden("compiled")
         plan = plan_for(
             problem,
@@ -126,7 +126,7 @@ class GpuCall:
             group_sizes=sizes,
             kernel=kernel,
         )
-        if not executor.ready(plan, a.device) and executor.is_capturing(handle):
+        if not executor.ready(plan, a.device) and executor.is_capturing(handle, a.device):
             raise _forbidden("loaded")
         if plan.launches:
             self._launch = executor.BoundPlan(plan, operands_of(problem), a.device).runner()

@@ -99,7 +99,8 @@ def test_a_copy_of_known_bytes_is_within_what_memory_can_do(backend):
 def test_the_copy_copies_and_is_no_slower_than_the_driver_s(backend):
     nbytes = 1 << 28
     call = backend.copy_call(nbytes)
-    source, target = call()
+    with backend.active():  # the stream on which the operands were drawn
+        source, target = call()
     backend.synchronize()
     for count in (1000, 999):  # samples at two spacings
         assert list(backend.sample(source, count)) == list(backend.sample(target, count))
@@ -157,7 +158,7 @@ def test_a_kernel_that_does_nothing_is_caught(backend):
         scratch = backend.empty((1 << 20,), work.dtype)
         source, target = backend._address(scratch), backend._address(scratch) + (1 << 20)
 
-        def call():
+        def call(alive=scratch):  # a pool that gets it back may unmap it
             from gemmjit.cuda.driver import check, driver
 
             # Some work, so that the graph is not empty, but not the product.

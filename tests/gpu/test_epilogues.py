@@ -72,8 +72,8 @@ def test_operands_elsewhere_are_refused(torch, torch_maker):
     with pytest.raises(InvalidProblemError, match="scale: expected an array on cuda:0"):
         gemmjit.grouped_mm(a, b, offs=offs, epilogue=RowScale(torch.ones(4)))
     grads = torch.ones((1, 8), device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    with pytest.raises(InvalidProblemError, match="bias: expected a tensor without requires_grad"):
-        gemmjit.grouped_mm(a, b, offs=offs, bias=grads)
+    with pytest.raises(InvalidProblemError, match="epilogue: expected none where a gradient"):
+        gemmjit.grouped_mm(a, b, offs=offs, bias=grads, epilogue=RowScale(offs.float().expand(4)))
     out = torch.zeros((4, 8), device="cuda")
     with pytest.raises(InvalidProblemError, match="out: expected memory that scale does not use"):
         gemmjit.grouped_mm(a, b, offs=offs, out=out, epilogue=RowScale(out[:, 0]))

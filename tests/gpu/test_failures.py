@@ -136,8 +136,13 @@ def test_parameters_and_gradients(torch_maker):
     a = torch.nn.Parameter(torch.ones(40, 64, device="cuda").bfloat16())
     b = torch.nn.Parameter(torch.ones(3, 64, 48, device="cuda").bfloat16())
     offs = torch.tensor(ENDS, dtype=torch.int32, device="cuda")
-    with pytest.raises(InvalidProblemError, match="mat_a: expected a tensor without requires_grad"):
-        gemmjit.grouped_mm(a, b, offs=offs)
+    gemmjit.grouped_mm(a, b, offs=offs).sum().backward()
+    assert (a.grad == 48).all()
+    rows = torch.diff(offs, prepend=offs.new_zeros(1))
+    assert (b.grad == rows[:, None, None]).all()
+    out = torch.empty(40, 48, device="cuda", dtype=torch.bfloat16)
+    with pytest.raises(InvalidProblemError, match="out: expected none where a gradient is wanted"):
+        gemmjit.grouped_mm(a, b, offs=offs, out=out)
     with torch.no_grad():
         assert (gemmjit.grouped_mm(a, b, offs=offs) == 64).all()
         assert (gemmjit.grouped_mm(a, b, offs=ENDS) == 64).all()

@@ -104,7 +104,7 @@ def test_br074_nothing_is_compiled_while_a_stream_is_captured(compiled, monkeypa
     monkeypatch.setattr(
         gpu_call, "device", lambda n: types.SimpleNamespace(name="", arch=Arch(90), num_sms=4)
     )
-    monkeypatch.setattr(gpu_call.executor, "is_capturing", lambda stream: True)
+    monkeypatch.setattr(gpu_call.executor, "is_capturing", lambda stream, ordinal: True)
     frontend = frontend_of(a, "mat_a")
     monkeypatch.setattr(type(frontend), "current_stream", lambda self, device: 0, raising=False)
     with pytest.raises(CaptureError, match=r"got the first of its kind.*must be compiled.*prepare"):

@@ -211,6 +211,17 @@ def test_a_thread_without_a_context(torch_gpu):
     assert {seen.device for seen in fake.launches} == {0}
 
 
+@pytest.mark.parametrize("on_host", [False, True])
+def test_the_first_call_in_a_thread_without_a_context(torch_gpu, on_host):
+    """As in torch's backward pass, whose threads nobody gave one."""
+    fake, maker = torch_gpu
+    (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
+    fake.contexts.clear()
+    gemmjit.grouped_mm(a, b, offs=ENDS if on_host else offs)
+    assert fake.contexts == []
+    assert [seen.device for seen in fake.launches] == [0]
+
+
 @pytest.mark.parametrize("given", ["none", "out", "bias"])
 def test_arguments_that_no_key_can_hold(torch_gpu, given):
     _, maker = torch_gpu
