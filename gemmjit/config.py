@@ -16,6 +16,7 @@ __all__ = ["Config", "SimtConfig", "Sm80MmaConfig", "Sm90TmaMmaConfig", "Sm90Wgm
 
 Specialization = Literal["", "nk"]
 DeviceSchedule = Literal["", "persistent", "bounded", "compact"]
+Order = Literal["listed", "claimed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +205,10 @@ class Sm90WgmmaConfig(Config):
         Height of the bands, in tiles, in which a group is walked.
     b_evict_first : bool
         Whether B leaves L2 first: for few rows a group, where it is read once.
+    order : {"listed", "claimed"}
+        Which tiles of the list a block takes: those that are a whole grid apart (listed), or the
+        next one whenever it is ready, by a counter in device memory (claimed); then groups of the
+        ragged-K form come with most rows first, up to 512 of them.
     """
 
     kernel: ClassVar[str] = "k3"
@@ -216,6 +221,7 @@ class Sm90WgmmaConfig(Config):
     store_boxes: int = 1
     raster_m: int = 8
     b_evict_first: bool = False
+    order: Order = "listed"
 
     @property
     def tile_name(self) -> str:
@@ -225,5 +231,5 @@ class Sm90WgmmaConfig(Config):
 
     def _details(self) -> str:
         hint = "_ef" if self.b_evict_first else ""
-        rest = hint + self._unlike("min_blocks_per_sm", "_b")
+        rest = hint + self._unlike("order", "_") + self._unlike("min_blocks_per_sm", "_b")
         return f"_s{self.num_stages}c{self.store_boxes}r{self.raster_m}{rest}"

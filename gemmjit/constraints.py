@@ -12,6 +12,7 @@ from gemmjit.arch import Arch
 from gemmjit.config import (
     Config,
     DeviceSchedule,
+    Order,
     SimtConfig,
     Sm80MmaConfig,
     Sm90TmaMmaConfig,
@@ -317,6 +318,8 @@ def _sm90_wgmma(config: Config) -> list[str]:
         reasons.append(f"store_boxes: k3 takes 1 to 4; got {config.store_boxes}")
     if not 1 <= config.raster_m <= 64:
         reasons.append(f"raster_m: k3 takes 1 to 64; got {config.raster_m}")
+    if config.order not in get_args(Order):
+        reasons.append(f"order: k3 takes {', '.join(get_args(Order))}; got {config.order!r}")
     if config.min_blocks_per_sm != 1:
         reasons.append(f"min_blocks_per_sm: k3 takes 1; got {config.min_blocks_per_sm}")
     rows = config.block_m if config.pingpong else config.block_m // 2

@@ -88,7 +88,7 @@ Argument = Scalar | Pointer | PointerTable | WorkspacePointer | TensorMapArgumen
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Scratch memory of one call, taken from the framework's pool.
+    """Scratch memory of one call, taken from the framework's pool; or counters that last.
 
     Attributes
     ----------
@@ -102,6 +102,9 @@ class Workspace:
         Whether it must be zero before the first launch.
     contents : numpy.ndarray or None
         Host data to copy there before the first launch.
+    lasting : bool
+        Whether it is kept from call to call: zero at first, and left zero by every call. Calls
+        that may run at the same time have one each.
     """
 
     name: str
@@ -109,6 +112,7 @@ class Workspace:
     alignment: int = 128
     zeroed: bool = False
     contents: npt.NDArray[np.int32] | None = None
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,17 @@ import numpy as np
 import pytest
 
 from gemmjit import arrays
+from gemmjit.cuda import counters, library
 from gemmjit.cuda import device as device_module
 from gemmjit.cuda import driver as driver_module
 from gemmjit.cuda import launch as launch_module
-from gemmjit.cuda import library
 from gemmjit.ops.grouped_mm import _calls
 
 #: What a kernel of the ladder is given by value behind its TensorMaps: operands first.
 _OPERANDS = ("mat_a", "mat_b", "out", "offs")
+
+#: Where the counters' address lies behind them, in words, if the epilogue reads nothing.
+_CLAIMS = 7
 
 
 class Status(int):
@@ -55,6 +58,7 @@ class Seen:
     device: int
     operands: dict[str, int]
     maps: tuple[int, ...]
+    claims: int
 
 
 class FakeDriver(types.SimpleNamespace):
@@ -78,6 +82,7 @@ class FakeDriver(types.SimpleNamespace):
         self.encoded = 0
         self.asked_for_context = 0
         self.pushed = 0
+        self.allocated: list[np.ndarray] = []
         self._contexts = threading.local()
         self._entries: list[bytes] = []
 
@@ -148,6 +153,43 @@ class FakeDriver(types.SimpleNamespace):
         ctypes.memmove(to, source, nbytes)
         return (OK,)
 
+    CUstream_flags = types.SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        return OK, 0
+
+    def cuMemAlloc(self, nbytes):
+        self.allocated.append(np.zeros(nbytes, np.uint8))
+        return OK, self.allocated[-1].ctypes.data
+
+    def cuStreamCreate(self, flags):
+        return OK, 77
+
+    def cuMemsetD8Async(self, to, value, nbytes, stream):
+        ctypes.memset(to, value, nbytes)
+        return (OK,)
+
+    def cuStreamSynchronize(self, stream):
+        return (OK,)
+
+    def cuStreamDestroy(self, stream):
+        return (OK,)
+
+    CUevent_flags = types.SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+
+    def cuEventCreate(self, flags):
+        return OK, 1
+
+    def cuEventRecord(self, event, stream):
+        return (OK,)
+
+    def cuStreamWaitEvent(self, stream, event, flags):
+        return (OK,)
+
+    def cuEventDestroy(self, event):
+        return (OK,)
+
     CUstreamCaptureStatus = types.SimpleNamespace(CU_STREAM_CAPTURE_STATUS_NONE=0)
 
     def cuTensorMapEncodeTiled(self, kind, rank, address, *rest):
@@ -163,9 +205,11 @@ class FakeDriver(types.SimpleNamespace):
         num_maps = 3 if "_k3_" in entry else 2 if "_k2_" in entry else 0
         places = (ctypes.c_uint64 * (num_maps + 1)).from_address(table)
         maps = tuple(ctypes.c_uint64.from_address(place).value for place in places[:-1])
-        found = (ctypes.c_uint64 * len(_OPERANDS)).from_address(places[-1])
-        operands = dict(zip(_OPERANDS, found, strict=True))
-        self.launches.append(Seen(function, stream, self.contexts[-1], operands, maps))
+        found = (ctypes.c_uint64 * (_CLAIMS + 1)).from_address(places[-1])
+        operands = dict(zip(_OPERANDS, found, strict=False))
+        self.launches.append(
+            Seen(function, stream, self.contexts[-1], operands, maps, found[_CLAIMS])
+        )
         return (OK,)
 
     def entry_of(self, seen: Seen) -> str:
@@ -183,6 +227,8 @@ def install(patch: pytest.MonkeyPatch, num_devices: int = 1) -> FakeDriver:
     patch.setattr(library, "_kernels", {})
     patch.setattr(library, "_allowed", {})
     patch.setattr(launch_module, "_streams", {})
+    patch.setattr(counters, "_by_stream", {})
+    patch.setattr(counters, "_unused", {})
     patch.setattr(launch_module, "_kept", type(launch_module._kept)())
     forget()
     return fake

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gemmjit.arrays import Frontend
+from gemmjit.cuda.counters import is_shared, place_of
 from gemmjit.cuda.device import current, is_current, num_devices
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.launch import BoundLaunch
@@ -35,6 +36,7 @@ class BoundPlan:
         self.plan = plan
         self.ordinal = ordinal
         self._api = driver()
+        self._places: dict[int, int] = {}  # of counters, by stream
         names = operands + tuple(w.name for w in plan.workspaces)
         with current(ordinal):
             self._launches = [BoundLaunch(launch, names, ordinal) for launch in plan.launches]
@@ -45,9 +47,25 @@ class BoundPlan:
         With one device in the process, a context that is current is the right one; a thread that
         has none yet is seen when the driver refuses the launch.
         """
-        if len(self._launches) == 1 and not self.plan.workspaces and num_devices() == 1:
-            return self._launches[0].run
+        if len(self._launches) == 1 and num_devices() == 1:
+            if not self.plan.workspaces:
+                return self._launches[0].run
+            if len(self.plan.workspaces) == 1 and self.plan.workspaces[0].lasting:
+                return self._run_counting
         return self.run
+
+    def _run_counting(
+        self, pointers: tuple[int, ...], stream: int, frontend: Frontend | None = None
+    ) -> None:
+        """Launch what needs nothing but counters."""
+        status, state = self._api.cuStreamIsCapturing(stream)
+        place = None if status or state else self._places.get(stream)
+        if place is None:
+            capturing = is_capturing(stream, self.ordinal)
+            place = place_of(self.ordinal, stream, capturing)
+            if not capturing and is_shared(stream):
+                self._places[stream] = place
+        self._launches[0].run((*pointers, place), stream)
 
     def run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
         """Launch everything, asynchronously.
@@ -70,6 +88,10 @@ class BoundPlan:
     def _run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
         held = []  # workspaces live until the last launch has been given to the stream
         for workspace in self.plan.workspaces:
+            if workspace.lasting:
+                capturing = is_capturing(stream, self.ordinal)
+                pointers = (*pointers, place_of(self.ordinal, stream, capturing))
+                continue
             array = frontend.empty((workspace.nbytes + workspace.alignment,), U8, self.ordinal)
             held.append(array)
             base = frontend.pointer(array)

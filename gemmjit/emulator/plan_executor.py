@@ -62,7 +62,7 @@ def run(
     addresses = {name: _attach(memory, name, view) for name, view in operands.items()}
     for workspace in plan.workspaces:
         data: npt.NDArray[Any] | None = workspace.contents
-        if data is None and workspace.zeroed:
+        if data is None and (workspace.zeroed or workspace.lasting):
             data = np.zeros(workspace.nbytes, np.uint8)
         addresses[workspace.name] = memory.allocate(workspace.nbytes, data, name=workspace.name)
     reports = []
@@ -97,6 +97,11 @@ def run(
             )
         )
         chosen.reports.append(reports[-1])
+    for workspace in plan.workspaces:
+        if workspace.lasting and any(
+            memory.read(addresses[workspace.name], count=workspace.nbytes)
+        ):
+            raise EmulatorError(f"workspace {workspace.name}: not left zero for the next call")
     return reports
 
 

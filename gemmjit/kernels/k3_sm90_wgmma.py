@@ -24,6 +24,7 @@ _RING_PLACE_BYTES = 16  # a full and an empty barrier
 _TILE_SLOTS = 4
 _SLOT_BYTES = 32
 _PRODUCER_REGISTERS = 40
+_MAX_SORTED = 512  # groups that core/by_rows.cuh sorts
 
 
 class K3(Kernel):
@@ -59,7 +60,10 @@ class K3(Kernel):
         slots = _TILE_SLOTS * (_SLOT_BYTES + _RING_PLACE_BYTES)
         order = 8 * _CONSUMERS
         columns = _CONSUMERS * config.block_n * 4 * variant.chain.column_operands
-        return stages + _CONSUMERS * config.store_boxes * _BOX_BYTES + slots + order + columns
+        sorts = variant.form == "ragged_k" and config.order == "claimed"
+        by_rows = 2 * _MAX_SORTED if sorts else 0
+        boxes = _CONSUMERS * config.store_boxes * _BOX_BYTES
+        return stages + boxes + slots + order + columns + by_rows
 
     def static_smem_bytes(self, config: Config, variant: Variant) -> int:
         """Return 0: all shared memory is dynamic."""
@@ -75,6 +79,7 @@ class K3(Kernel):
             "pingpong": "true" if config.pingpong else "false",
             "b_evict_first": "true" if config.b_evict_first else "false",
             "raster_m": config.raster_m,
+            "order": f"ORDER_{config.order.upper()}",
             "producer_registers": producer,
             "consumer_registers": consumer,
             "a_blocked": "true" if variant.a_blocked else "false",
@@ -96,6 +101,10 @@ class K3(Kernel):
         producer = min(_PRODUCER_REGISTERS, entry)
         consumer = (entry * (1 + _CONSUMERS) - producer) // _CONSUMERS // 8 * 8
         return producer, consumer
+
+    def claims_tiles(self, config: Config) -> bool:
+        """Return whether the order says so."""
+        return isinstance(config, Sm90WgmmaConfig) and config.order == "claimed"
 
     def traits(self, problem: Problem, config: Config) -> dict[str, bool]:
         """Return which operands come in blocks of 64 columns, and whether D is stored by TMA."""
@@ -179,12 +188,19 @@ class K3(Kernel):
                 block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
             ),
             Sm90WgmmaConfig(block_m=128, block_n=256, num_stages=4, store_boxes=2, pingpong=False),
-            Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=4, store_boxes=3),
-            Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=5, store_boxes=4),
+            Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=4, store_boxes=3, order="claimed"),
+            Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=5, store_boxes=4, order="claimed"),
             Sm90WgmmaConfig(
                 block_m=64, block_n=256, num_stages=4, store_boxes=2, raster_m=2, b_evict_first=True
             ),
-            Sm90WgmmaConfig(block_m=256, block_n=128, num_stages=3, store_boxes=4, pingpong=False),
+            Sm90WgmmaConfig(
+                block_m=256,
+                block_n=128,
+                num_stages=3,
+                store_boxes=4,
+                pingpong=False,
+                order="claimed",
+            ),
             Sm90WgmmaConfig(
                 block_m=64, block_n=192, num_stages=6, store_boxes=2, raster_m=2, b_evict_first=True
             ),

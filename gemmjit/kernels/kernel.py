@@ -139,6 +139,10 @@ class Kernel(ABC):
         """Return the TensorMaps that the kernel takes, in parameter order."""
         return ()
 
+    def claims_tiles(self, config: Config) -> bool:
+        """Return whether blocks claim tiles by counters in device memory."""
+        return False
+
     def traits(self, problem: Problem, config: Config) -> dict[str, bool]:
         """Return fields of the variant that only this kernel derives from a problem."""
         return {}

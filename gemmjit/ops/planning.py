@@ -35,6 +35,7 @@ OPERANDS = (*INPUTS, "out")
 
 _MAX_GRID_X = 2**31 - 1
 _TILE_BYTES = 16
+_CLAIMS_BYTES = 8
 
 #: Blocks of the scheduling kernel: each walks all offsets, so more do not make it faster.
 _LIST_BLOCKS = 64
@@ -86,6 +87,8 @@ def plan_ladder(
         if spec.variant.schedule == "compact":
             workspaces += (Workspace("tiles", nbytes=_TILE_BYTES * (num_tiles + 1)),)
             before = (_list_launch(problem, spec, workspaces, row_tiles, offs_is_int64),)
+    if spec.kernel.claims_tiles(config):
+        workspaces += (Workspace("claims", nbytes=_CLAIMS_BYTES, lasting=True),)
     # Blocks of a kernel that is made to run on take their turns at an exact list too.
     grid = min(num_tiles, resident_blocks) if persistent else num_tiles
     if grid > _MAX_GRID_X:
@@ -161,7 +164,7 @@ def _arguments(
     problem: Problem, workspaces: tuple[Workspace, ...], num_tiles: int, offs_is_int64: bool
 ) -> Struct:
     """Return the fields of ``struct Arguments``, in its order, those of its base first."""
-    listed = any(w.name == "tiles" for w in workspaces)
+    listed, claims = (any(w.name == name for w in workspaces) for name in ("tiles", "claims"))
     s = problem.strides
     strides = (s.am, s.ak, s.bg, s.bk, s.bn, s.dg, s.dm, s.dn)
     sizes = (
@@ -178,6 +181,7 @@ def _arguments(
             Pointer("out"),
             *_grouping(problem, workspaces, offs_is_int64),
             WorkspacePointer("tiles") if listed else Scalar(I64, 0),
+            WorkspacePointer("claims") if claims else Scalar(I64, 0),
             *(Scalar(I64, value) for value in strides),
             *(Scalar(I32, value) for value in sizes),
         )

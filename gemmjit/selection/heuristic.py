@@ -70,10 +70,14 @@ _K3_MAX_WASTE = 0.04
 # N = 2688, 128 x 128 tiles 0.64 / 0.74. At 64 rows and N = 4096, of which 192 columns waste 3 %,
 # 0.78 / 0.84 against 0.72 / 0.79. At 4,096 rows a group 0.96 / 1.06, where 256 x 128 tiles, which
 # read less for each product, reach 0.97 / 1.01.
-_K3_WGRAD_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=4, store_boxes=3)
-_K3_WGRAD_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=5, store_boxes=4)
+_K3_WGRAD_WIDE = Sm90WgmmaConfig(
+    block_m=128, block_n=192, num_stages=4, store_boxes=3, order="claimed"
+)
+_K3_WGRAD_SQUARE = Sm90WgmmaConfig(
+    block_m=128, block_n=128, num_stages=5, store_boxes=4, order="claimed"
+)
 _K3_WGRAD_TALL = Sm90WgmmaConfig(
-    block_m=256, block_n=128, num_stages=3, store_boxes=4, pingpong=False
+    block_m=256, block_n=128, num_stages=3, store_boxes=4, pingpong=False, order="claimed"
 )
 _K3_WGRAD_SHORT_WASTE = 0.02
 

@@ -47,6 +47,19 @@ __device__ __forceinline__ int group_begin(const Grouping& grouping, int count, 
   return end;
 }
 
+// Rows of group `window` + lane, the tail being one more group; `start` is where the window begins.
+// Whole warp.
+__device__ __forceinline__ void window_rows(const Grouping& grouping, int window, int start, int lane,
+                                            int& begin, int& end) {
+  const int own = window + lane;
+  end = 0;
+  if (own < grouping.num_groups) end = load_offset(grouping, own);
+  if (own >= grouping.num_groups && grouping.zero_tail) end = grouping.rows;
+  end = max_int(warp_inclusive_max(end, lane), start);
+  begin = __shfl_up_sync(0xffffffffu, end, 1);
+  if (lane == 0) begin = start;
+}
+
 // Where a row tile lies.
 struct RowTile {
   int group;
@@ -68,13 +81,8 @@ struct RowTileWalk {
                                        RowTile& tile) {
     const int lane = threadIdx.x & 31;
     for (;;) {
-      const int own = window + lane;
-      int end = 0;
-      if (own < grouping.num_groups) end = load_offset(grouping, own);
-      if (own >= grouping.num_groups && grouping.zero_tail) end = grouping.rows;
-      end = max_int(warp_inclusive_max(end, lane), window_start);
-      int begin = __shfl_up_sync(0xffffffffu, end, 1);
-      if (lane == 0) begin = window_start;
+      int begin, end;
+      window_rows(grouping, window, window_start, lane, begin, end);
       const int tiles = ceil_div(end - begin, block_m);
       const int through = window_tiles + warp_inclusive_sum(tiles, lane);
       const u32 holders = __ballot_sync(0xffffffffu, number < through);

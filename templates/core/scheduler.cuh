@@ -1,10 +1,16 @@
-// Which tile a block works on. Blocks are persistent: block b takes tiles b, b + gridDim.x, ... of
-// the flat list, group-major, then m, then n; a grid as long as the list makes it one tile a block.
+// Which tile a block works on. Blocks are persistent and take tiles of the flat list: group-major, then
+// m, then n. A grid as long as the list makes it one tile a block.
 //
 // SCHEDULE_LIST     the list was built on the host, from offsets known there: entries
 //                   (group, row0, rows, col0)
 // SCHEDULE_COMPACT  the list was built by the kernel tile_list: its length, then such entries
 // SCHEDULE_SCAN     there is no list: every scheduling warp walks the offsets itself
+//
+// ORDER_LISTED      block b takes tiles b, b + gridDim.x, ...
+// ORDER_CLAIMED     block b takes tile b, then whichever is next when it is ready for it: a counter in
+//                   device memory says which. In the ragged-K form the groups come by falling rows, so
+//                   that short tiles even out what long ones left. Which block computes a tile has no
+//                   influence on the tile.
 //
 // SCHEDULE_SCAN walks a group in bands of RASTER_M tiles along M; within a band M runs fastest, so that
 // blocks at work together share what they read of B. RASTER_M = 1 is the plain order.
@@ -22,11 +28,13 @@ struct Scheduler {
   int tile_idx;       // position of this block's next tile in the flat list
   int tiles_n;        // tiles along N
   RowTileWalk walk;   // SCHEDULE_SCAN
+  const u16* by_rows = nullptr;   // ORDER_CLAIMED, ragged K: groups by falling rows; null as they come
 
   __device__ __forceinline__ explicit Scheduler(const Arguments& args)
       : tile_idx(blockIdx.x), tiles_n(ceil_div(args.dim_n, BLOCK_N)) {}
 
   // Fills `tile` and returns true, or returns false after the last tile. Whole warp, no divergence.
+  // With ORDER_CLAIMED, `claim` comes before the next call.
   __device__ __forceinline__ bool next(const Arguments& args, Tile& tile) {
     bool found;
     if constexpr (FORM == FORM_RAGGED_K) {
@@ -36,8 +44,24 @@ struct Scheduler {
     } else {
       found = next_listed(args, tile);
     }
-    tile_idx += gridDim.x;
+    if (ORDER != ORDER_CLAIMED) tile_idx += gridDim.x;
     return found;
+  }
+
+  // Claims the next tile. Whole warp.
+  __device__ __forceinline__ void claim(const Arguments& args) {
+    int count = 0;
+    if ((threadIdx.x & 31) == 0) count = atomicAdd(args.claims, 1);
+    tile_idx = int(gridDim.x) + __shfl_sync(0xffffffffu, count, 0);
+  }
+
+  // After the last tile: the last block of the grid leaves the counters as it found them, zero.
+  __device__ __forceinline__ void release_claims(const Arguments& args) {
+    if ((threadIdx.x & 31) != 0) return;
+    if (atomicAdd(args.claims + 1, 1) == int(gridDim.x) - 1) {
+      args.claims[0] = 0;
+      args.claims[1] = 0;
+    }
   }
 
   __device__ __forceinline__ bool next_listed(const Arguments& args, Tile& tile) {
@@ -72,9 +96,10 @@ struct Scheduler {
   __device__ __forceinline__ bool next_ragged_k(const Arguments& args, Tile& tile) {
     const int tiles_m = ceil_div(args.dim_m, BLOCK_M);
     const int tiles_group = tiles_m * tiles_n;
-    const int group = tile_idx / tiles_group;
-    if (group >= args.grouping.num_groups) return false;
-    const int inside = tile_idx - group * tiles_group;
+    const int place = tile_idx / tiles_group;
+    if (place >= args.grouping.num_groups) return false;
+    const int group = by_rows != nullptr ? by_rows[place] : place;
+    const int inside = tile_idx - place * tiles_group;
     const int m_tile = inside / tiles_n;
     tile.group = group;
     tile.m0 = m_tile * BLOCK_M;

@@ -13,6 +13,9 @@ __device__ __forceinline__ Slot* slot_at(const SlotRing& ring) {
 __device__ __forceinline__ void schedule(const Arguments& args, u32 base, int lane) {
   Scheduler scheduler(args);
   SlotRing slots;
+  if (SORTED && args.grouping.num_groups <= MAX_SORTED) {
+    scheduler.by_rows = reinterpret_cast<const u16*>(smem + SORTED_GROUPS);
+  }
   for (bool more = true; more;) {
     Tile tile{};
     more = scheduler.next(args, tile);
@@ -24,7 +27,10 @@ __device__ __forceinline__ void schedule(const Arguments& args, u32 base, int la
       slots.advance();
     }
     __syncwarp();
+    // Not before the tile has found a place: what is claimed waits for nobody else.
+    if (ORDER == ORDER_CLAIMED && more) scheduler.claim(args);
   }
+  if (ORDER == ORDER_CLAIMED) scheduler.release_claims(args);
 }
 
 // Waits for the next tile and copies it out; the caller frees the slot.

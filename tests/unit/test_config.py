@@ -79,7 +79,8 @@ def test_each_kernel_has_its_own_config_type():
 
 def neighbours(config):
     """Configs that differ from one in a single field."""
-    other = {"specialize": "nk", "schedule": "bounded"}
+    order = "claimed" if getattr(config, "order", "") == "listed" else "listed"
+    other = {"specialize": "nk", "schedule": "bounded", "order": order}
     for name, value in config.to_dict().items():
         changed = other.get(name) or (not value if isinstance(value, bool) else value + 3)
         yield name, replace(config, **{name: changed})

@@ -61,8 +61,10 @@ def test_a_repeated_call_takes_few_steps(gpu, form, monkeypatch):
     assert after == (*before[:3], before[3] + 1)
     # grouped_mm, overridden, identify, GpuCall.run, BoundLaunch.run, and what reads CuPy's stream.
     # A step in C is a lookup, a method of an array, the launch. The allocation is not among them.
-    assert found["call"] == {"torch": 5, "cupy": 6}[maker.name]
-    assert found["c_call"] <= {"torch": 18, "cupy": 8}[maker.name]
+    # wgrad's tiles are claimed: one step more, which asks for a capture and finds the counters.
+    counting = form == "wgrad"
+    assert found["call"] == {"torch": 5, "cupy": 6}[maker.name] + counting
+    assert found["c_call"] <= {"torch": 18, "cupy": 8}[maker.name] + counting
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,0 +1,115 @@
+"""Counters that last: a place for each stream and for each captured call."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from fake_gpu import framework
+from repeated import ENDS, operands
+
+import gemmjit
+from gemmjit.cuda import counters
+
+
+@pytest.fixture
+def gpu():
+    """A fake driver and torch."""
+    pytest.importorskip("torch")
+    with framework("torch") as made:
+        yield made
+
+
+def test_streams_have_places_of_their_own(gpu):
+    fake, _ = gpu
+    places = [counters.place_of(0, stream, False) for stream in (0, 1, 55, 0, 1, 55)]
+    assert places[:3] == places[3:]
+    assert len(set(places)) == 3
+    assert len(fake.allocated) == 1
+    assert not fake.allocated[0].any()
+    others = counters.place_of(1, 0, False)
+    assert others not in places
+    assert len(fake.allocated) == 2  # one a device
+
+
+def test_captured_calls_share_with_nobody(gpu):
+    fake, _ = gpu
+    eager = counters.place_of(0, 7, False)
+    number = 2 * (1 << 16) // counters.PLACE_BYTES
+    places = {counters.place_of(0, 7, True) for _ in range(number)}
+    assert len(places) == number
+    assert eager not in places
+    assert counters.place_of(0, 7, False) == eager
+    assert len(fake.allocated) == 3
+    low = [memory.ctypes.data for memory in fake.allocated]
+    assert all(any(0 <= place - start < 1 << 16 for start in low) for place in places)
+
+
+def test_the_stream_that_every_thread_has_is_one_for_each(gpu):
+    places = []
+
+    def note():
+        places.append(counters.place_of(0, 2, False))
+
+    note()
+    thread = threading.Thread(target=note)
+    thread.start()
+    thread.join()
+    assert places[0] != places[1]
+    assert not counters.is_shared(2)
+    assert counters.is_shared(0)
+    assert counters.is_shared(77)
+
+
+def test_new_counters_under_a_capture_restore_its_mode(gpu, monkeypatch):
+    fake, _ = gpu
+    modes = [1]
+
+    def exchange(mode):
+        before, modes[0] = modes[0], mode
+        return fake.cuInit(0)[0], before
+
+    allocated = []
+
+    def allocate(nbytes):
+        allocated.append(modes[0])
+        return type(fake).cuMemAlloc(fake, nbytes)
+
+    monkeypatch.setattr(fake, "cuThreadExchangeStreamCaptureMode", exchange, raising=False)
+    monkeypatch.setattr(fake, "cuMemAlloc", allocate, raising=False)
+    counters.place_of(0, 7, True)
+    assert allocated == [2]  # relaxed: else the driver forbids it
+    assert modes == [1]
+
+
+def claims_of(fake):
+    """Return the places that the launches were given, in order."""
+    return [seen.claims for seen in fake.launches]
+
+
+def test_calls_take_the_place_of_their_stream(gpu, monkeypatch):
+    fake, maker = gpu
+    (a, b), offs = operands(maker, "wgrad"), maker.offsets(ENDS)
+    for stream in (0, 9, 0, 9, None):
+        gemmjit.grouped_mm(a, b, offs=offs, stream=stream)
+    places = claims_of(fake)
+    assert places[0] == places[2] == places[4] != 0
+    assert places[1] == places[3] != places[0]
+    monkeypatch.setattr(fake, "cuStreamIsCapturing", lambda stream: (fake.cuInit(0)[0], 1), False)
+    for _ in range(2):
+        gemmjit.grouped_mm(a, b, offs=offs)
+    captured = claims_of(fake)[-2:]
+    assert len({*captured, *places}) == 4
+    fprop, w = operands(maker, "fprop")
+    gemmjit.grouped_mm(fprop, w, offs=offs)
+    assert claims_of(fake)[-1] == 0  # its order is the list's
+
+
+def test_host_offsets_beside_counters(gpu):
+    fake, maker = gpu
+    a, b = operands(maker, "wgrad")
+    gemmjit.grouped_mm(a, b, offs=np.asarray(ENDS))
+    gemmjit.grouped_mm(a, b, offs=maker.offsets(ENDS))
+    places = claims_of(fake)
+    assert places[0] == places[1] != 0
