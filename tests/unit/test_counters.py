@@ -96,14 +96,14 @@ def test_calls_take_the_place_of_their_stream(gpu, monkeypatch):
     places = claims_of(fake)
     assert places[0] == places[2] == places[4] != 0
     assert places[1] == places[3] != places[0]
+    fprop, w = operands(maker, "fprop")
+    gemmjit.grouped_mm(fprop, w, offs=offs)
+    assert claims_of(fake)[-1] == 0  # its order is the list's
     monkeypatch.setattr(fake, "cuStreamIsCapturing", lambda stream: (fake.cuInit(0)[0], 1), False)
     for _ in range(2):
         gemmjit.grouped_mm(a, b, offs=offs)
     captured = claims_of(fake)[-2:]
     assert len({*captured, *places}) == 4
-    fprop, w = operands(maker, "fprop")
-    gemmjit.grouped_mm(fprop, w, offs=offs)
-    assert claims_of(fake)[-1] == 0  # its order is the list's
 
 
 def test_host_offsets_beside_counters(gpu):
