@@ -24,7 +24,7 @@ _FIRST_WITH_TMA = 90
 # Mean rows of a group up to which a lower tile than the tallest, 128, is taken.
 _TILE_HEIGHTS = (32, 64)
 # Mean rows of a group up to which wgrad counts as short, and from which on as long.
-_SHORT_GROUP = 128
+_SHORT_GROUP = 64
 _LONG_GROUP = 2047
 
 #: Mean rows of a group past which the choice can be another one.
@@ -66,10 +66,10 @@ _K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1
 _K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2)
 _K3_MAX_WASTE = 0.04
 
-# k3's ragged-K form likewise (2026-11-30): 128 x 192 tiles 0.57 / 0.68 at 256 rows a group and
-# N = 2688, 128 x 128 tiles 0.64 / 0.74. At 64 rows and N = 4096, of which 192 columns waste 3 %,
-# 0.78 / 0.84 against 0.72 / 0.79. At 4,096 rows a group 0.96 / 1.06, where 256 x 128 tiles, which
-# read less for each product, reach 0.97 / 1.01.
+# k3's ragged-K form: us, mean of both states, in one run (H200, 2026-11-30), for 128 x 192, 128 x 128
+# and 256 x 128 tiles. 256 rows a group, N = 2688: 164, 185, 199. Short groups, bound by memory: 109,
+# 106, 107 (32 rows), 152, 160, 150 (64 rows, N = 4096), 215, 246, 211 (2 rows). Long groups, where
+# 256 x 128 tiles read less for each product: 3,177, 3,357, 3,145 and 2,774, 2,842, 2,740 (4,096 rows).
 _K3_WGRAD_WIDE = Sm90WgmmaConfig(
     block_m=128, block_n=192, num_stages=4, store_boxes=3, order="claimed"
 )
@@ -79,7 +79,6 @@ _K3_WGRAD_SQUARE = Sm90WgmmaConfig(
 _K3_WGRAD_TALL = Sm90WgmmaConfig(
     block_m=256, block_n=128, num_stages=3, store_boxes=4, pingpong=False, order="claimed"
 )
-_K3_WGRAD_SHORT_WASTE = 0.02
 
 
 def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
@@ -128,10 +127,10 @@ def _k3_config(problem: Problem, block_m: int) -> Config:
 
 def _k3_wgrad_config(problem: Problem, waste: float) -> Config:
     mean = _mean_rows(problem)
-    if mean > _LONG_GROUP and -problem.m % _K3_WGRAD_TALL.block_m <= _K3_MAX_WASTE * problem.m:
+    fills = -problem.m % _K3_WGRAD_TALL.block_m <= _K3_MAX_WASTE * problem.m
+    if fills and not _SHORT_GROUP < mean <= _LONG_GROUP:
         return _K3_WGRAD_TALL
-    limit = _K3_WGRAD_SHORT_WASTE if mean <= _SHORT_GROUP else _K3_MAX_WASTE
-    return _K3_WGRAD_WIDE if waste <= limit else _K3_WGRAD_SQUARE
+    return _K3_WGRAD_WIDE if waste <= _K3_MAX_WASTE else _K3_WGRAD_SQUARE
 
 
 def _mean_rows(problem: Problem) -> int:
