@@ -89,7 +89,8 @@ class _Worker:
     def _start(self) -> subprocess.Popen[bytes]:
         a = self.arguments
         given = {
-            "--executor": a.executor, "--size": a.size, "--problems": a.problems, "--first": a.first,
+            "--executor": a.executor, "--size": a.size, "--problems": a.problems,
+            "--first": a.first,
             "--processes": a.processes, "--seed": a.seed, "--cells": a.cells,
             "--shrink-seconds": a.shrink_seconds, "--worker": self.number,
             "--folder": self.folder, "--after": self.after, "--until": self.end,

@@ -290,8 +290,7 @@ FAULTS: dict[str, Fault] = {
     "bias for wgrad": Fault(_P, ("epilogue:",), lambda p: not _ragged_m(p), _bias_for_wgrad),
     "scale of another type": Fault(_D, ("scale:",), _plain_rm, _scale_of_another_type),
     "gate without a factor": Fault(
-        _P, ("epilogue:",), lambda p: _plain_rm(p) and p.n % 2 == 1 and not p.cell.out
-        and not p.cell.accumulate, _gate_without_a_factor,
+        _P, ("epilogue:",), lambda p: _plain_rm(p) and p.n % 2 == 1, _gate_without_a_factor
     ),
     "steps in another order": Fault(_P, ("epilogue:",), _plain_rm, _steps_in_another_order),
     "epilogue is a text": Fault(_P, ("epilogue:",), _plain_rm, _set(epilogue="bias")),

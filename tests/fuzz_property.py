@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import fuzz_faults
 import numpy as np
 import references
+from fuzz_float64 import Matmul, expected
 from fuzz_problems import Problem, layout_of
+from fuzz_seen import Seen
 from makers import NUMPY_DTYPES, Maker, Placed
 from references import assert_same, rounded
 
@@ -25,39 +25,10 @@ from gemmjit.ops import cpu_call, gpu_call
 from gemmjit.ops.dispatch import plan_for, spec_for
 from gemmjit.ops.validation import problem_of
 
-Matmul = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
 #: Half a unit in the last place, over the value; a float32 result is what was summed.
 _ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 0.0}
 #: Half of the smallest step of a type, where values have lost bits to underflow.
 _SMALLEST = {"bfloat16": 2.0**-126, "float16": 2.0**-25, "float32": 2.0**-126}
-
-
-#: Below, the reciprocal of 1 + exp(-g) is no normal number any more, and is zero.
-_GATE_OF_ZERO = -126 * np.log(2)
-
-
-@dataclass
-class Seen:
-    """What was run.
-
-    Attributes
-    ----------
-    counts : dict of Counter
-        Problems by what they were.
-    worst : dict
-        Largest error over what is allowed, by kernel.
-    kernels : set of str
-        Entries of the kernels that were launched.
-    """
-
-    counts: dict[str, Counter[str]] = field(default_factory=dict)
-    worst: dict[str, float] = field(default_factory=dict)
-    kernels: set[str] = field(default_factory=set)
-
-    def count(self, what: str, value: object) -> None:
-        """Count a problem under one of its properties."""
-        self.counts.setdefault(what, Counter())[str(value)] += 1
 
 
 def check(
@@ -85,7 +56,7 @@ def check(
     settings = nullcontext() if maker.on_gpu else _emulating(problem)
     with settings, _recording(launched):
         _Run(maker, problem, seen, matmul).check()
-    _count(problem, seen, launched)
+    seen.add(problem, launched)
 
 
 def _emulating(problem: Problem) -> Any:
@@ -112,33 +83,6 @@ def _recording(launched: list[Any]) -> Iterator[None]:
     finally:
         for module, original in originals:
             module.spec_for = original
-
-
-def _count(problem: Problem, seen: Seen, launched: list[Any]) -> None:
-    cell = problem.cell
-    expected = fuzz_faults.refusal(problem)
-    if expected is not None:
-        seen.count("refused", problem.fault or "operands that TMA cannot load")
-        seen.count("refused_error", expected[0].__name__)
-        return
-    spec = launched[0] if launched else None
-    kernel = spec.name if spec else f"{cell.kernel}: nothing to do, or remembered"
-    seen.count("kernel_form", f"{kernel} {cell.form}")
-    seen.count("asked", f"{cell.kernel} {cell.form}")
-    seen.count("dtype", f"{cell.dtype} -> {cell.out_dtype}")
-    seen.count("epilogue", cell.chain + ("+accumulate" if cell.accumulate else ""))
-    seen.count("offs", "wrong " + problem.offs if problem.wrong_ends else problem.offs)
-    seen.count("values", problem.values)
-    for name in ("a", "b"):
-        seen.count(f"layout_{name}", getattr(cell, name))
-    seen.count("layout_out", cell.out or "fresh")
-    groups = len(problem.sizes)
-    for limit in (0, 1, 8, 64, 10**9):
-        if groups <= limit:
-            seen.count("groups", f"up to {limit}" if limit < 10**9 else "more")
-            break
-    if spec is not None:
-        seen.kernels.add(spec.entry)
 
 
 class _Run:
@@ -254,9 +198,9 @@ class _Run:
             call["out"] = out.array
         else:
             call["out_dtype"] = cell.out_dtype
-        expected = fuzz_faults.refusal(self.problem)
-        if expected is not None:
-            self._check_refusal(call, *expected)
+        refusal = fuzz_faults.refusal(self.problem)
+        if refusal is not None:
+            self._check_refusal(call, *refusal)
             if out is not None:
                 out.assert_unchanged()
         elif self.problem.wrong_ends and not self.maker.on_gpu:
@@ -326,74 +270,17 @@ class _Run:
         )  # fmt: skip
         if problem.is_empty:
             return
-        spec = spec_for(problem, Arch(90, "a"), call["config"])
+        spec = cpu_call.spec_for(problem, Arch(90, "a"), call["config"])  # the noted one
         plan = plan_for(
             problem, spec, num_sms=4, offs_is_int64=self.problem.offs == "int64", group_sizes=None
         )
         plan_executor.run(plan, views)
 
-    # -- float64
-
-    def _products(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the product in float64, and how far sums of FP32 may be off it.
-
-        A sum of k products: k * 2^-24 * sum |a||b| in any order of FP32 additions (Higham, Accuracy
-        and Stability of Numerical Algorithms, section 3.1). An adder of a tensor core takes 16
-        products at a time, cuts each at 2^-25 of the largest and the sum at 2^-23
-        (`gemmjit.emulator.accumulate`); for contractions of a few products that is more.
-        """
-        p = self.problem
-        a, b = self.a.read(), self.b.read()
-        want = np.zeros((p.rows, p.n) if self.ragged_m else (len(p.sizes), p.k, p.n))
-        off = np.zeros_like(want)
-        first = 0
-        with np.errstate(all="ignore"):
-            for group, end in enumerate(self.ends):
-                rows, first = slice(first, end), end
-                if rows.start == rows.stop or 0 in (p.k, p.n):
-                    continue
-                at = rows if self.ragged_m else group
-                x, y = (a[rows], b[group]) if self.ragged_m else (a[:, rows], b[rows])
-                want[at] = self.matmul(x, y)
-                if not self.exact:
-                    k = x.shape[1]
-                    unit = max(k * 2.0**-24, k * 2.0**-25 + (k // 16 + 2) * 1.25 * 2.0**-23)
-                    off[at] = self.matmul(abs(x), abs(y)) * unit
-        return want, off
-
-    def _expected(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the result in float64, before it is added or rounded, and the error allowed."""
-        x, off = self._products()
-        sizes = np.diff(np.asarray(self.ends, np.int64), prepend=0)
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        used, half = self.used, self.shape[-1]
-        cut = 0.0 if self.exact else 2.0**-24
-        with np.errstate(all="ignore"):
-            if self.bias is not None:
-                x[:used] += self.bias.read()[owner]
-                off += cut * abs(x)
-            if self.chain.gate:
-                split = self.chain.gate == "split"
-                pairs = [(z[:, :half], z[:, half:]) if split else (z[:, 0::2], z[:, 1::2])
-                         for z in (x, off)]  # fmt: skip
-                (g, u), (off_g, off_u) = pairs
-                silu = g / (1 + np.exp(-g))
-                x = silu * u
-                # ex2.approx and rcp.approx: 2^-22 and 2^-23; the sum and three products: 2^-24
-                # each; the exponent: |g| (2^-24 + 1.4e-8). SiLU is nowhere steeper than 1.1.
-                off = abs(x) * (2**-22 + 2**-23 + 4 * 2**-24 + abs(g) * 7.4e-8)
-                off = off + 1.1 * off_g * (abs(u) + off_u) + abs(silu) * off_u
-                off = np.where(g < _GATE_OF_ZERO, off + abs(x), off)
-                cut = 2.0**-24
-            if self.scale is not None:
-                scale = self.scale.read()[:used, None]
-                x[:used] *= scale
-                off[:used] = off[:used] * abs(scale) + cut * abs(x[:used])
-        return x, off
-
     def _compare(self, got: np.ndarray, start: np.ndarray | None) -> None:
         cell = self.problem.cell
-        want, off = self._expected()
+        want, off = expected(
+            self.problem, self.ends, self.a, self.b, self.bias, self.scale, self.matmul
+        )
         exact = self.exact and not self.chain.gate
         with np.errstate(all="ignore"):
             if cell.accumulate:

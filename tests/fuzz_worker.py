@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from fuzz_drawing import draw_cells, problem_at
 from fuzz_problems import Cell, Problem
-from fuzz_property import Seen, check
+from fuzz_property import check
+from fuzz_seen import Seen
 from fuzz_shrinking import shrunk
 from makers import CupyMaker, Maker, NumpyMaker
 
