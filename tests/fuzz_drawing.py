@@ -247,12 +247,13 @@ def _draw_wrong_ends(chooser: Chooser, problem: Problem) -> tuple[int, ...]:
     rows = problem.rows
     far = (2**31 - 1, -(2**31))
     if problem.offs == "int64":
-        far += (2**40, -(2**40), 2**32 + min(rows, 5), 2**63 - 1, -(2**63))
+        half = rows // 2  # the low words of these look right
+        far += (2**32 + half, -(2**32) + half, 2**40, -(2**40), 2**63 - 1, -(2**63))
     ends = list(problem.ends)
     for _ in range(chooser.integer(1, 3)):
         value = chooser.choice((rows + 1, -1, 0, rows, chooser.integer(-5, rows + 5), *far))
         ends[chooser.integer(0, len(ends) - 1)] = value
-    if ends == sorted(ends) and ends[0] >= 0 and ends[-1] <= rows:
+    if not replace(problem, wrong_ends=tuple(ends)).is_sound:
         ends[-1] = rows + 1
     return tuple(ends)
 

@@ -226,7 +226,8 @@ def _scale_of_another_type(problem: Problem, maker: Maker, call: Call) -> None:
 
 
 def _gate_without_a_factor(problem: Problem, maker: Maker, call: Call) -> None:
-    call["epilogue"] = gemmjit.SwiGLU("split")
+    shape = (*call["mat_b"].shape[:-1], problem.n | 1)
+    call.update(mat_b=maker.full(shape, 1.0, problem.cell.dtype), epilogue=gemmjit.SwiGLU())
 
 
 def _steps_in_another_order(problem: Problem, maker: Maker, call: Call) -> None:
@@ -289,9 +290,7 @@ FAULTS: dict[str, Fault] = {
     "bias of another shape": Fault(_P, ("bias:",), _plain_rm, _bias_of_another_shape),
     "bias for wgrad": Fault(_P, ("epilogue:",), lambda p: not _ragged_m(p), _bias_for_wgrad),
     "scale of another type": Fault(_D, ("scale:",), _plain_rm, _scale_of_another_type),
-    "gate without a factor": Fault(
-        _P, ("epilogue:",), lambda p: _plain_rm(p) and p.n % 2 == 1, _gate_without_a_factor
-    ),
+    "gate without a factor": Fault(_P, ("epilogue:",), _plain_rm, _gate_without_a_factor),
     "steps in another order": Fault(_P, ("epilogue:",), _plain_rm, _steps_in_another_order),
     "epilogue is a text": Fault(_P, ("epilogue:",), _plain_rm, _set(epilogue="bias")),
     "unknown kernel": Fault(_C, ("kernel:", "config:"), lambda p: not _result_is_empty(p),

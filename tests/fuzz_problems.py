@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
 from typing import Any
 
+import fuzz_faults
 import makers
 from makers import Layout
 
@@ -129,6 +130,14 @@ class Problem:
     def ends(self) -> tuple[int, ...]:
         """End offsets, right ones."""
         return tuple(accumulate(self.sizes))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether what is said to be wrong is: offsets, the argument of a fault."""
+        ends = list(self.wrong_ends or ())
+        if ends and ends == sorted(ends) and ends[0] >= 0 and ends[-1] <= self.rows:
+            return False
+        return not self.fault or fuzz_faults.FAULTS[self.fault].possible(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-compatible data."""

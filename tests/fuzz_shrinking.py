@@ -30,7 +30,7 @@ def shrunk(problem: Problem, fails: Callable[[Problem], bool], seconds: float) -
         for candidate in _simpler(problem):
             if time.monotonic() > end:
                 break
-            if fails(candidate):
+            if candidate.is_sound and fails(candidate):
                 problem, smaller = candidate, True
                 break
     return problem

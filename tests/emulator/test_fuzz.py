@@ -29,7 +29,7 @@ KEPT = json.loads((Path(__file__).parents[1] / "data" / "fuzz_regressions.json")
 
 #: Three ways to compile for each kernel and form.
 CELLS = draw_cells(3 * len(TURNS), seed=2)
-EXAMPLES = 18
+EXAMPLES = 14
 
 
 @pytest.fixture(autouse=True)
