@@ -66,6 +66,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
     if item.get_closest_marker("slow") and "slow" not in (item.config.option.markexpr or ""):
         pytest.skip("long form of a sampled test: pytest -m slow")
+    if item.get_closest_marker("fuzz") and "fuzz" not in (item.config.option.markexpr or ""):
+        pytest.skip("100,000 drawn problems: pytest -m fuzz")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
