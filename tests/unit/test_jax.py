@@ -16,6 +16,14 @@ from jax.test_util import check_grads  # noqa: E402
 
 from gemmjit.integrations.jax import ragged_dot, ragged_dot_transposed  # noqa: E402
 
+
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    """Where JAX has a GPU too, this is about the CPU."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
 SIZES = [0, 3, 20, 0, 7, 0]
 ROWS, K, N = 40, 48, 56
 
