@@ -1,8 +1,8 @@
-"""Elements more than 2^32 elements apart, for every kernel and every operand.
+"""Elements 2^31 and more elements apart, for every kernel and every operand.
 
-Memory that is reserved and hardly touched costs nothing, so operands reach over tens of gigabytes.
-An index of 32 bits anywhere, signed or not, computes another address, and the emulator refuses it
-or the values are wrong.
+Memory that is reserved and hardly touched costs nothing, so operands reach over hundreds of
+gigabytes. An index of 32 bits anywhere, signed or not, computes another address, and the emulator
+refuses it or the values are wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def _emulated(monkeypatch):
 
 
 def far(values: np.ndarray, axis: int, dtype: np.dtype, unit: int) -> np.ndarray:
-    """Return an array with these values whose last element along an axis is 2^32 elements away.
+    """Return an array with these values, whose neighbours along an axis lie 2^31 elements apart.
+
+    So every product of an index and a stride needs more than 32 bits, those within a tile too.
 
     Parameters
     ----------
@@ -59,9 +61,9 @@ def far(values: np.ndarray, axis: int, dtype: np.dtype, unit: int) -> np.ndarray
         if i not in (unit, axis):
             strides[i] = step
             step *= shape[i]
-    strides[axis] = max(step, -(-(2**32 + 64) // (shape[axis] - 1) // 64) * 64 + 64)
+    strides[axis] = 2**31 + 64
+    assert step < strides[axis]
     reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
-    assert (shape[axis] - 1) * strides[axis] > 2**32
     try:
         memory = mmap.mmap(
             -1, reach * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
