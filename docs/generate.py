@@ -211,7 +211,6 @@ class _Text:
 def _block(value: Any) -> str:
     function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     doc = inspect.getdoc(function) or ""
-    doc = re.sub(r" +# doctest: \+SKIP", "", doc)
     return f"```text\n{doc}\n```\n"
 
 
