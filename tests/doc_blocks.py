@@ -17,7 +17,7 @@ PAGES = sorted(
     )
 )
 #: Written from docstrings: signatures, and examples that are run where they stand.
-GENERATED = ("api.md", "environment.md", "errors.md")
+GENERATED = ("api.md", "environment.md", "errors.md", "integrations.md")
 
 _FENCE = re.compile(r"^(?P<indent>[ \t>]*)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
 _MARK = re.compile(r"^\s*<!-- (?P<mark>.*?) -->$")
