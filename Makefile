@@ -13,7 +13,7 @@ OLD_READY := $(OLD_VENV)/.ready
 # Two workers on two cores: threads of BLAS that wait for each other would only be in their way.
 test test-nvrtc130: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-nvrtc130 check format docs clean
+.PHONY: demo test test-nvrtc130 check format docs site clean
 
 demo: $(READY)
 	$(BIN)/gemmjit demo
@@ -31,6 +31,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mkdocs build
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -38,6 +39,10 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+
+# Into build/site; warnings are errors.
+site: $(READY)
+	$(BIN)/mkdocs build
 
 clean:
 	rm -rf $(VENV) $(OLD_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \

@@ -7,6 +7,7 @@ with what this would write.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -52,6 +53,7 @@ def pages() -> dict[Path, str]:
     folder = HERE / "reference"
     return {
         folder / "api.md": _api(),
+        folder / "integrations.md": _integrations(),
         folder / "environment.md": _environment(),
         folder / "errors.md": _errors(),
     }
@@ -159,6 +161,34 @@ def _api() -> str:
     return "".join(parts)
 
 
+#: Where frameworks meet `gemmjit`; their modules import them, so that only the text is read.
+_INTEGRATIONS = (
+    ("torch.grouped_linear", "torch_linear.py"),
+    ("torch.grouped_mm", "torch_replacement.py"),
+    ("jax.ragged_dot", "jax.py"),
+    ("jax.ragged_dot_transposed", "jax.py"),
+)
+
+
+def _integrations() -> str:
+    parts = [
+        f"{NOTE}\n# Integrations\n\nFunctions of `gemmjit.integrations`, each with its framework: "
+        "[torch](../how-to/torch.md), [JAX](../how-to/jax.md).\n"
+    ]
+    folder = Path(gemmjit.__file__).parent / "integrations"
+    for name, file in _INTEGRATIONS:
+        tree = ast.parse((folder / file).read_text(encoding="utf-8"))
+        wanted = name.split(".")[1]
+        (found,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == wanted)
+        for one in (*found.args.args, *found.args.kwonlyargs):
+            one.annotation = None
+        parts.append(
+            f"\n## `gemmjit.integrations.{name}`\n\n```python\n{wanted}"
+            f"({ast.unparse(found.args)})\n```\n\n```text\n{ast.get_docstring(found)}\n```\n"
+        )
+    return "".join(parts)
+
+
 def _entry(name: str, value: Any, text: str = "", level: int = 2) -> str:
     head = f"\n{'#' * level} `{name}`\n\n{text}"
     if inspect.isclass(value):
@@ -211,7 +241,6 @@ class _Text:
 def _block(value: Any) -> str:
     function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     doc = inspect.getdoc(function) or ""
-    doc = re.sub(r" +# doctest: \+SKIP", "", doc)
     return f"```text\n{doc}\n```\n"
 
 

@@ -260,6 +260,11 @@ def _find(array: Any, argument: str) -> Frontend:
             FRONTENDS[type(array)] = found if base is type(array) else found.for_subclass()
             return FRONTENDS[type(array)]
     kind = f"{type(array).__module__}.{type(array).__qualname__}"
+    if kind.startswith("jax"):  # arrays and tracers, of jax and jaxlib
+        raise InvalidDtypeError(
+            f"{argument}: expected a NumPy, CuPy or torch array; got {kind}. "
+            "Call gemmjit.integrations.jax.ragged_dot"
+        )
     raise InvalidDtypeError(
         f"{argument}: expected a NumPy, CuPy or torch array; got {kind}. "
         "Convert it without a copy through DLPack: cupy.from_dlpack or torch.from_dlpack"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -10,9 +11,14 @@ import numpy as np
 from makers import PLAIN, Layout, Maker, Placed
 
 import gemmjit
+from gemmjit.errors import InvalidConfigError
+from gemmjit.kernels import KERNELS
 
 #: Executors that NumPy calls are tested with (GEMMJIT_EXECUTOR).
 EXECUTORS = ("reference", "emulator")
+
+#: Kernels that serve a part of the contract; the default choice has the rest.
+BY_TMA = [kernel.name for kernel in KERNELS.values() if kernel.loads_by_tma]
 
 #: Rows per group, by name; every edge that a grouping can have.
 GROUPINGS: dict[str, tuple[int, ...]] = {
@@ -69,13 +75,14 @@ class Target:
         keywords.setdefault("config", config)
         if isinstance(keywords.get("out"), Placed):
             keywords["out"] = keywords["out"].array
-        return gemmjit.grouped_mm(
-            array,
-            b.array if isinstance(b, Placed) else b,
-            offs=self.offsets(ends),
-            **self.arguments,
-            **keywords,
-        )
+        operands = (array, b.array if isinstance(b, Placed) else b)
+        call = partial(gemmjit.grouped_mm, *operands, offs=self.offsets(ends), **self.arguments)
+        if self.config not in BY_TMA or keywords["config"] != self.config:
+            return call(**keywords)
+        try:
+            return call(**keywords)
+        except InvalidConfigError:  # what TMA cannot load, or a form that the kernel has not
+            return call(**{**keywords, "config": None})
 
     def place(self, values: np.ndarray, layout: Layout = PLAIN, dtype: str = "bfloat16") -> Placed:
         """Return an operand between NaN."""

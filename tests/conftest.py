@@ -53,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(inherited, ignore_errors=True))
         config.add_cleanup(lambda: os.environ.pop("PYTEST_GEMMJIT_CACHE", None))
     os.environ["GEMMJIT_CACHE_DIR"] = inherited
+    # JAX would take three quarters of a GPU's memory for itself when it first looks at it.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     # A pre-warmed directory, and the proof that it is complete: see docs/how-to/prewarm.md.
     for name in ("CACHE_PATH", "DISABLE_JIT"):
         if value := os.environ.get(f"PYTEST_GEMMJIT_{name}"):

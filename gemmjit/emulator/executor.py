@@ -2,10 +2,10 @@
 
 Example
 -------
->>> arena = DeviceMemory()
->>> x = arena.allocate(4 * n, values)
->>> report = emulate([KernelLaunch(ptx, "scale", (4,), (256,), args=[n, x], memory=arena)])
->>> arena.read(x, "float32", n)
+    arena = DeviceMemory()
+    x = arena.allocate(4 * n, values)
+    report = emulate([KernelLaunch(ptx, "scale", (4,), (256,), args=[n, x], memory=arena)])
+    arena.read(x, "float32", n)
 """
 
 from __future__ import annotations

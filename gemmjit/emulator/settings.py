@@ -103,9 +103,12 @@ def emulating(
 
     Examples
     --------
-    >>> with emulating("random", seed=7) as reports:  # doctest: +SKIP
-    ...     y = gemmjit.grouped_mm(a, b, offs=offs, config="k3")
-    >>> reports[0].warp_instructions  # doctest: +SKIP
+    >>> import numpy as np
+    >>> a, w = np.ones((4, 64), np.float16), np.ones((2, 64, 64), np.float16)
+    >>> with emulating("random", seed=7) as reports:
+    ...     y = gemmjit.grouped_mm(a, w, offs=[1, 4], config="k3")
+    >>> reports[0].warp_instructions > 0
+    True
     """
     settings = Settings(
         policy=policy,

@@ -5,7 +5,6 @@ A plain call on plain tensors does not come here; see `gemmjit.integrations.torc
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from gemmjit.arrays import CPU, ArrayView
 from gemmjit.config import Config
 from gemmjit.dtypes import dtype_of
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
+from gemmjit.integrations.config_text import from_text, to_text
 from gemmjit.integrations.torch import FROM_TORCH, TO_TORCH, is_plain
 from gemmjit.integrations.torch_autograd import (
     apply,
@@ -24,7 +24,6 @@ from gemmjit.integrations.torch_autograd import (
     refuse,
     wants_gradient,
 )
-from gemmjit.kernels import kernel
 from gemmjit.ops.grouped_mm import grouped_mm
 from gemmjit.ops.validation import check_dtypes, check_num_groups, form_of, result_shape
 
@@ -79,7 +78,7 @@ def call(
     bias = bias_of(bias, epilogue)
     if not isinstance(offs, torch.Tensor):
         offs = torch.as_tensor(offs, dtype=torch.int64)
-    text = _text(config)
+    text = to_text(config)
     if out is None:
         if accumulate:
             raise InvalidProblemError(
@@ -98,21 +97,6 @@ def call(
     return out
 
 
-def _text(config: Config | str | None) -> str | None:
-    """Return a config as an operator can carry it."""
-    if isinstance(config, Config):
-        return json.dumps({"kernel": config.kernel, **config.to_dict()})
-    return config
-
-
-def _config(text: str | None) -> Config | str | None:
-    """Return the config of a text."""
-    if text is None or not text.startswith("{"):
-        return text
-    values = json.loads(text)
-    return kernel(values.pop("kernel")).config_type.from_dict(values)
-
-
 def _plain(tensor: Any) -> Any:
     """Return a tensor without what a subclass adds; here, below the dispatcher, it has no say."""
     return tensor if tensor is None or is_plain(tensor) else tensor.as_subclass(torch.Tensor)
@@ -127,7 +111,7 @@ def _run(
         offs=_plain(offs),
         bias=_plain(bias),
         out_dtype=out_dtype,
-        config=_config(config),
+        config=from_text(config),
     )
 
 
@@ -147,7 +131,7 @@ def _run_into(
         bias=_plain(bias),
         out=_plain(out),
         accumulate=accumulate,
-        config=_config(config),
+        config=from_text(config),
     )
 
 

@@ -115,7 +115,7 @@ class override:
 
     Examples
     --------
-    >>> with gemmjit.templates.override("my_templates"):  # doctest: +SKIP
+    >>> with gemmjit.templates.override("my_templates"):
     ...     kernel = gemmjit.compile("k1")
     """
 

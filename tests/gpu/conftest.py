@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import pytest
 
+from gemmjit.arch import targets_for
+from gemmjit.constraints import violations
+from gemmjit.kernels import KERNELS, Variant
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test below this folder."""
     for item in items:
         if "/tests/gpu/" in item.path.as_posix():
             item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture(autouse=True)
+def _config_runs_here(request: pytest.FixtureRequest) -> None:
+    """Skip a test whose parameter `config` names a kernel that this GPU has not."""
+    given = getattr(request.node, "callspec", None)
+    name = str(given.params.get("config")).partition("-")[0] if given else ""
+    if name not in KERNELS:
+        return
+    from gemmjit.cuda.device import device
+
+    kernel, arch = KERNELS[name], device(0).arch
+    targets = targets_for(arch, kernel.accelerated)
+    if not targets or violations(kernel, kernel.default_config, Variant(), targets[0]):
+        pytest.skip(f"{name} does not run on {arch}")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,17 @@ TARGETS = (
     ("torch", "int64", "k0"),
     ("cupy", "list", "k1"),
 )
+#: k2 and k3, where they take the operands; what they do not take is in the targets above.
+BY_TMA_TARGETS = (("torch", "int64", "k2"), ("cupy", "int32", "k3"))
+
+
+def by_tma(request):
+    from gemmjit.cuda.device import device
+
+    framework, offs, config = request.param
+    if device(0).arch.number != 90:
+        pytest.skip(f"k2 and k3 are named here for sm_90; this is {device(0).arch}")
+    return Target(request.getfixturevalue(f"{framework}_maker"), offs, config)
 
 
 @pytest.fixture(params=TARGETS, ids=lambda t: f"{t[0]}-{t[1]}-{t[2]}")
@@ -24,6 +35,18 @@ def target(request):
 
 class TestGroups(GroupsContract):
     pass
+
+
+class TestGroupsByTma(GroupsContract):
+    @pytest.fixture(params=BY_TMA_TARGETS, ids=lambda t: f"{t[0]}-{t[1]}-{t[2]}")
+    def target(self, request):
+        return by_tma(request)
+
+
+class TestNumericsByTma(NumericsContract):
+    @pytest.fixture(params=BY_TMA_TARGETS, ids=lambda t: f"{t[0]}-{t[1]}-{t[2]}")
+    def target(self, request):
+        return by_tma(request)
 
 
 class TestLayouts(LayoutsContract):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import references
@@ -12,14 +14,19 @@ from references import assert_same, rounded
 import gemmjit
 from gemmjit import SimtConfig, Sm80MmaConfig, offsets
 from gemmjit.errors import InvalidProblemError
+from gemmjit.kernels import KERNELS
 
 CONFIGS = {
     "auto": None,
     "k0": "k0",
     "k1": "k1",
+    "k2": "k2",
+    "k3": "k3",
     "k0-compact": SimtConfig(schedule="compact"),
     "k1-compact": Sm80MmaConfig(block_m=32, min_blocks_per_sm=4, schedule="compact"),
     "k1-bounded": Sm80MmaConfig(block_m=64, min_blocks_per_sm=3, schedule="bounded"),
+    "k3-compact": replace(KERNELS["k3"].default_config, schedule="compact"),
+    "k3-bounded": replace(KERNELS["k3"].default_config, schedule="bounded"),
 }
 
 ROWS = 150
@@ -70,7 +77,7 @@ def test_br016_bad_offsets_touch_nothing_outside(maker, name, config, fresh):
         np.testing.assert_array_equal(maker.download(offs), before)
 
 
-@pytest.mark.parametrize("config", [None, "k0", "k1"])
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k3"])
 @pytest.mark.parametrize("name", [*BAD, *WIDE])
 def test_br016_bad_offsets_of_wgrad(maker, name, config):
     ends = {**BAD, **WIDE}[name]
@@ -107,7 +114,7 @@ def test_offsets_can_be_checked_where_they_are(maker):
         gemmjit.check_offsets(maker.array(np.asarray([3, 9]), "int32"), 8)
 
 
-@pytest.mark.parametrize("config", [None, "k0", "k1"])
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k2", "k3"])
 def test_nothing_waits_for_the_device(torch, torch_maker, config):
     a = torch_maker.array(integers((50, 48), seed=1), "bfloat16")
     b = torch_maker.array(integers((3, 48, 56), seed=2), "bfloat16")

@@ -28,7 +28,7 @@ def operands(torch, device: int, seed: int = 1):
     return *made, torch.tensor(ENDS, dtype=torch.int32, device=where), want
 
 
-@pytest.mark.parametrize("config", [None, "k0", "k1"])
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k2", "k3"])
 def test_br068_arrays_decide_on_the_device(torch, config):
     torch.cuda.set_device(0)
     for device in (0, 1, 0, 1):

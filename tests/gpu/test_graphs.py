@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import references
@@ -11,6 +13,7 @@ from references import assert_same, rounded
 import gemmjit
 from gemmjit import Problem, SimtConfig, Sm80MmaConfig
 from gemmjit.errors import CaptureError
+from gemmjit.kernels import KERNELS
 
 ROWS, GROUPS, K, N = 64, 4, 64, 48
 
@@ -18,9 +21,13 @@ CONFIGS = {
     "auto": None,
     "k0": "k0",
     "k1": "k1",
+    "k2": "k2",
+    "k3": "k3",
     "k0-compact": SimtConfig(schedule="compact"),
     "k1-compact": Sm80MmaConfig(block_m=32, min_blocks_per_sm=4, schedule="compact"),
     "k1-bounded": Sm80MmaConfig(block_m=64, min_blocks_per_sm=3, schedule="bounded"),
+    "k3-compact": replace(KERNELS["k3"].default_config, schedule="compact"),
+    "k3-bounded": replace(KERNELS["k3"].default_config, schedule="bounded"),
 }
 
 #: What offsets become between replays: other sizes, a tail, nothing at all, everything in one.
@@ -56,15 +63,16 @@ def test_br073_replays_follow_the_offsets(torch, torch_maker, config):
         assert_same(torch_maker.read(out), want(torch_maker, a, b, ends))
 
 
-def test_br073_replays_of_wgrad(torch, torch_maker):
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k3"])
+def test_br073_replays_of_wgrad(torch, torch_maker, config):
     x = torch_maker.array(integers((ROWS, K), seed=1), "bfloat16")
     dy = torch_maker.array(integers((ROWS, N), seed=2), "bfloat16")
     offs = torch_maker.array(np.asarray(STEPS[0]), "int64")
-    gemmjit.grouped_mm(x.T, dy, offs=offs)
+    gemmjit.grouped_mm(x.T, dy, offs=offs, config=config)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = gemmjit.grouped_mm(x.T, dy, offs=offs)
+        out = gemmjit.grouped_mm(x.T, dy, offs=offs, config=config)
     for ends in STEPS:
         offs.copy_(torch.tensor(ends))
         out.fill_(float("nan"))
@@ -72,6 +80,57 @@ def test_br073_replays_of_wgrad(torch, torch_maker):
         torch.cuda.synchronize()
         product = references.wgrad(torch_maker.read(x).T, torch_maker.read(dy), ends)
         assert_same(torch_maker.read(out), rounded(product, "bfloat16"))
+
+
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k2", "k3"])
+def test_br073_replays_of_dgrad_into_a_result_of_the_caller(torch, torch_maker, config):
+    """Weights that lie K-major, and a tail that each replay leaves as it is."""
+    dy = torch_maker.array(integers((ROWS, N), seed=1), "bfloat16")
+    w = torch_maker.array(integers((GROUPS, K, N), seed=2), "bfloat16")
+    offs = torch_maker.array(np.asarray(STEPS[0]), "int64")
+    out = torch.empty(ROWS, K, dtype=torch.bfloat16, device="cuda")
+    gemmjit.grouped_mm(dy, w.mT, offs=offs, out=out, config=config)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gemmjit.grouped_mm(dy, w.mT, offs=offs, out=out, config=config)
+    for ends in STEPS:
+        offs.copy_(torch.tensor(ends))
+        out.fill_(7.0)
+        graph.replay()
+        torch.cuda.synchronize()
+        sevens = np.full((ROWS, K), 7.0)
+        weights = torch_maker.read(w).swapaxes(1, 2)
+        product = references.fprop(torch_maker.read(dy), weights, ends, sevens)
+        assert_same(torch_maker.read(out), rounded(product, "bfloat16"))
+
+
+@pytest.mark.parametrize("form", ["fprop", "wgrad"])
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k3"])
+def test_br073_replays_that_accumulate(torch, torch_maker, form, config):
+    x = torch_maker.array(integers((ROWS, K), seed=1), "bfloat16")
+    if form == "fprop":
+        a, b = x, torch_maker.array(integers((GROUPS, K, N), seed=2), "bfloat16")
+        reference, shape = references.fprop, (ROWS, N)
+    else:
+        a, b = x.T, torch_maker.array(integers((ROWS, N), seed=2), "bfloat16")
+        reference, shape = references.wgrad, (GROUPS, K, N)
+    offs = torch_maker.array(np.asarray(STEPS[0]), "int32")
+    out = torch.zeros(shape, device="cuda")
+    gemmjit.grouped_mm(a, b, offs=offs, out=out, accumulate=True, config=config)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gemmjit.grouped_mm(a, b, offs=offs, out=out, accumulate=True, config=config)
+    out.zero_()
+    left = torch_maker.read(x).T if form == "wgrad" else torch_maker.read(x)
+    total = np.zeros(shape)
+    for ends in STEPS:
+        offs.copy_(torch.tensor(ends, dtype=torch.int32))
+        graph.replay()
+        torch.cuda.synchronize()
+        total += reference(left, torch_maker.read(b), ends)
+        assert_same(torch_maker.read(out), total)
 
 
 def test_br007_all_groups_empty_under_capture(torch, torch_maker):

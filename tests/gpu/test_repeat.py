@@ -12,7 +12,14 @@ import gemmjit
 from gemmjit import Sm80MmaConfig
 from gemmjit.cache.stats import stats
 
-CONFIGS = [None, "k0", "k1", Sm80MmaConfig(block_m=64, num_stages=3, min_blocks_per_sm=2)]
+CONFIGS = [
+    None,
+    "k0",
+    "k1",
+    "k2",
+    "k3",
+    Sm80MmaConfig(block_m=64, num_stages=3, min_blocks_per_sm=2),
+]
 
 
 def on_gpu(torch, values, dtype="bfloat16"):
@@ -33,7 +40,7 @@ def test_a_thousand_calls_give_the_same_bits(torch, config):
     assert different.item() == 0
 
 
-@pytest.mark.parametrize("config", [None, "k0", "k1"])
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k3"])
 def test_a_thousand_weight_gradients_give_the_same_bits(torch, config):
     sizes = [s // 8 for s in REAL_EXPERTS]
     x = torch.randn(sum(sizes), 96, device="cuda").bfloat16()
@@ -47,7 +54,7 @@ def test_a_thousand_weight_gradients_give_the_same_bits(torch, config):
     assert different.item() == 0
 
 
-@pytest.mark.parametrize("config", [None, "k0", "k1"])
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k2", "k3"])
 def test_br006_nothing_stale_is_published(torch, config):
     a = on_gpu(torch, integers((2, 64), seed=1))
     b = on_gpu(torch, integers((4, 64, 64), seed=2))
@@ -86,7 +93,7 @@ def test_br060_a_row_does_not_depend_on_other_rows(torch, config):
         assert torch.equal(got[before + inside], alone[0])
 
 
-@pytest.mark.parametrize("config", [None, "k0", "k1"])
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k2", "k3"])
 def test_br077_two_sets_of_addresses_in_turn(torch, config):
     sets = []
     for seed in (1, 11):

@@ -3,100 +3,157 @@
 from __future__ import annotations
 
 import argparse
+import doctest
 import importlib
 import importlib.util
 import re
 import shlex
-from collections.abc import Callable
+import tomllib
 from pathlib import Path
 
 import pytest
+from doc_blocks import CHECKOUT, GENERATED, PAGES, Block, blocks, blocks_of, name_of
 
-from gemmjit import cli
+import gemmjit
+from gemmjit import cli, env
 from gemmjit.cuda.driver import is_available
 from gemmjit.kernels import KERNELS
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-PAGES = sorted(
-    path
-    for path in (
-        *CHECKOUT.glob("*.md"),
-        *(CHECKOUT / "docs").rglob("*.md"),
-        CHECKOUT / "templates" / "README.md",
-    )
-)
-GENERATED = ("api.md", "environment.md", "errors.md")
 README = CHECKOUT / "README.md"
 
-_FRAMEWORKS = re.compile(r"\b(torch|cupy)\b")
-#: What a page says whose code finds out whether there is a GPU.
-_EITHER = "torch.cuda.is_available()"
+#: Modules that may be missing. A GPU machine runs the pages that use the first two there.
+_ON_GPUS = re.compile(r"\b(torch|cupy)\b")
+_OPTIONAL = re.compile(r"^\s*(?:import|from) (torch|cupy|jax)\b", re.MULTILINE)
+
+#: Where a page has a recipe, or files to write, the test that follows it.
+RECIPES = {
+    "templates/README.md": "tests/unit/test_docs_templates.py",
+    "docs/how-to/write_a_kernel.md": "tests/unit/test_docs_new_kernel.py",
+    "docs/how-to/prewarm.md": "tests/compile/test_kernels_in_a_wheel.py",
+}
+GPU = "runs on: gpu"
+MARKS = re.compile(rf"|{GPU}|recipe|quoted|file: [\w./]+")
+
+RUNNABLE = [
+    block for block in blocks("python") if block.mark != "recipe" and block.mark[:5] != "file:"
+]
+ANYWHERE = list(dict.fromkeys(block.page for block in RUNNABLE if block.mark != GPU))
+ON_GPUS = list(dict.fromkeys(block.page for block in RUNNABLE if _ON_GPUS.search(block.code)))
 
 
-def name_of(page: Path) -> str:
-    return page.relative_to(CHECKOUT).as_posix()
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    text = page.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-
-
-def needs_gpu(page: Path, code: str) -> bool:
-    """Return whether code is written for a GPU."""
-    return bool(_FRAMEWORKS.search(code)) and _EITHER not in page.read_text(encoding="utf-8")
-
-
-def uses_gpu(page: Path, code: str) -> bool:
-    """Return whether code runs on a GPU where there is one."""
-    return bool(_FRAMEWORKS.search(code))
-
-
-def code_pages(kind: Callable[[Path, str], bool], is_so: bool) -> list[Path]:
-    """Return the pages that have code of a kind; pages written from docstrings show signatures."""
-    return [
-        page
-        for page in PAGES
-        if page.name not in GENERATED
-        and page.parent.name != "templates"  # its code belongs to a recipe, tested as such
-        and any(kind(page, code) is is_so for code in blocks(page, "python"))
-    ]
-
-
-@pytest.mark.parametrize("page", code_pages(needs_gpu, False), ids=name_of)
-def test_code_without_a_gpu_runs_as_written(page, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def run(page: str, on_gpu: bool) -> int:
+    """Run the blocks of a page one after another, in one namespace; return how many."""
     names: dict[str, object] = {}
     ran = 0
-    for code in blocks(page, "python"):
-        if not needs_gpu(page, code):
-            for framework in set(_FRAMEWORKS.findall(code)):
-                pytest.importorskip(framework)
-            exec(compile(code, name_of(page), "exec"), names)
+    for block in RUNNABLE:
+        if block.page == page and (on_gpu or block.mark != GPU):
+            for module in _OPTIONAL.findall(block.code):
+                pytest.importorskip(module, reason=f"{block} needs {module}")
+            exec(compile(block.code, str(block), "exec"), names)
             ran += 1
-    assert ran
+    return ran
+
+
+@pytest.mark.parametrize("page", ANYWHERE)
+def test_code_without_a_gpu_runs_as_written(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert run(page, on_gpu=False)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not is_available(), reason="no usable CUDA driver and GPU")
-@pytest.mark.parametrize("page", code_pages(uses_gpu, True), ids=name_of)
+@pytest.mark.parametrize("page", ON_GPUS)
 def test_code_for_a_gpu_runs_as_written(page):
-    names: dict[str, object] = {}
-    for code in blocks(page, "python"):
-        for framework in set(_FRAMEWORKS.findall(code)):
-            pytest.importorskip(framework)
-        exec(compile(code, name_of(page), "exec"), names)
+    assert run(page, on_gpu=True)
 
 
-def test_every_piece_of_code_is_python():
-    seen = 0
-    for page in PAGES:
-        if page.name in GENERATED:
-            continue
-        for code in blocks(page, "python"):
-            compile(code, name_of(page), "exec")
-            seen += 1
-    assert seen >= 20
+def complaint(block: Block) -> str | None:
+    """Return why nobody would run or check a block, or None if somebody does."""
+    if not MARKS.fullmatch(block.mark):
+        return f"unknown mark {block.mark!r}"
+    if block.mark == GPU:
+        return None if block.language == "python" else "only Python runs on a GPU"
+    if block.mark == "recipe" or block.mark.startswith("file:") or block.language == "diff":
+        return None if block.page in RECIPES else "no test follows this page"
+    if block.mark == "quoted":
+        return None if block.language == "text" else "code that can run is not quoted"
+    if block.language not in ("python", "sh", "toml"):
+        return f"language {block.language!r}: it needs a mark"
+    return None
+
+
+def test_every_block_is_run_or_checked_by_somebody():
+    assert len(blocks()) >= 40
+    told = [f"{block}: {complaint(block)}" for block in blocks() if complaint(block)]
+    assert told == []
+
+
+def test_code_that_needs_a_gpu_is_marked_and_other_code_is_not():
+    for block in RUNNABLE:
+        needs = '"cuda"' in block.code and "is_available()" not in block.code
+        assert (block.mark == GPU) is (needs or "import cupy" in block.code or (
+            block.mark == GPU and _ON_GPUS.search(block.code) is not None
+        )), block  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("```\nx = 1\n```", "needs a mark"),
+        ("```py\nx = 1\n```", "needs a mark"),
+        ("```python3\nx = 1\n```", "needs a mark"),
+        ("    ```text\n    x\n    ```", "needs a mark"),
+        ("~~~console\n$ x\n~~~", "needs a mark"),
+        ("> ```cuda\n> x\n> ```", "needs a mark"),
+        ("<!-- skip -->\n```python\nx = 1\n```", "unknown mark"),
+        ("<!-- quoted -->\n```python\nx = 1\n```", "not quoted"),
+        ("<!-- recipe -->\n```python\nx = 1\n```", "no test follows"),
+        ("<!-- file: a/b.py -->\n```python\nx = 1\n```", "no test follows"),
+        ("```diff\n+x\n```", "no test follows"),
+        ("<!-- runs on: gpu -->\n```sh\nx\n```", "only Python"),
+    ],
+)
+def test_a_block_that_nobody_would_run_is_seen(text, why):
+    (block,) = blocks_of(f"# Page\n\n{text}\n", "docs/how-to/page.md")
+    assert why in complaint(block)
+
+
+def test_pages_with_recipes_are_read_by_the_tests_that_follow_them():
+    for page, test in RECIPES.items():
+        assert Path(page).name in (CHECKOUT / test).read_text(), (page, test)
+    assert {b.page for b in blocks("diff")} <= set(RECIPES)
+
+
+def test_indented_code_runs_too():
+    (block,) = blocks_of("- a list\n\n  ```python\n  if True:\n      x = 1\n  ```\n")
+    assert block.code == "if True:\n    x = 1\n"
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+def test_tables_are_well_formed(block):
+    assert tomllib.loads(block.code)
+
+
+MODULES = sorted(
+    {
+        ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
+        for path in (CHECKOUT / "gemmjit").rglob("*.py")
+        if re.search(r"^ *>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_docstrings_run_as_written(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_templates").mkdir()
+    if name.startswith("gemmjit.integrations."):
+        pytest.importorskip(name.split(".")[2].partition("_")[0])
+    module = importlib.import_module(name.removesuffix(".__init__"))
+    failed, tried = doctest.testmod(module, extraglobs={"gemmjit": gemmjit})
+    assert tried
+    assert failed == 0
+    assert "+SKIP" not in Path(module.__file__).read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -116,16 +173,44 @@ def test_every_page_is_listed_in_the_index():
 def test_commands_of_the_documentation_are_understood(monkeypatch):
     """Every line that begins with ``gemmjit`` parses; nothing is run."""
     understood = []
-    for page in PAGES:
-        for line in "\n".join(blocks(page, "sh")).splitlines():
-            if not line.startswith("gemmjit "):
-                continue
-            argv = shlex.split(line, comments=True)[1:]
-            module = importlib.import_module(f"gemmjit.cli.{argv[0]}")
-            monkeypatch.setattr(module, "run", lambda arguments: 0)
-            assert cli.main(argv) == 0, line
-            understood.append(argv[0])
+    for line in lines("sh"):
+        if not line.startswith("gemmjit "):
+            continue
+        argv = shlex.split(line, comments=True)[1:]
+        module = importlib.import_module(f"gemmjit.cli.{argv[0]}")
+        monkeypatch.setattr(module, "run", lambda arguments: 0)
+        assert cli.main(argv) == 0, line
+        understood.append(argv[0])
     assert {"inspect", "prewarm", "cache"} <= set(understood)
+
+
+def lines(language: str) -> list[str]:
+    """Return the lines of all blocks of a language."""
+    return [line for block in blocks(language) for line in block.code.splitlines() if line]
+
+
+def test_other_commands_name_what_there_is():
+    """Targets of make, scripts, extras, variables; a program that is none of these is refused."""
+    targets = set(re.findall(r"^([\w-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    known = {variable.name for variable in env.VARIABLES}
+    for line in lines("sh"):
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=\w+", words[0]):
+            assert words.pop(0).partition("=")[0] in known, line
+        if words[0] == "make":
+            assert set(words[1:]) <= targets, line
+        elif words[:2] == ["pip", "install"]:
+            for extra in re.findall(r"^\.\[(.*)\]$", words[2]):
+                assert set(extra.split(",")) <= set(project["optional-dependencies"]), line
+        elif words[0] == "python" and words[1] != "train.py":  # which is the reader's own
+            assert (CHECKOUT / words[1]).is_file(), line
+        elif words[0] == "export":
+            assert words[1].partition("=")[0] in known, line
+        else:
+            assert words[0] in ("gemmjit", "python", ".ci/run") or line.startswith(
+                ("python3 -m venv ", "pip wheel ", "cd ~")
+            ), line
 
 
 # Tables
@@ -152,8 +237,6 @@ def test_the_table_of_kernels_is_that_of_the_registry():
 
 
 def test_the_readme_lists_what_is_installed():
-    import tomllib
-
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     text = README.read_text(encoding="utf-8").split("## Install")[1].split("\n## ")[0]
     listed = set(re.findall(r"`([a-z][a-z0-9-]+)`", text))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from recipes import apply_diff, blocks, copy_checkout, gemmjit_command, python
 
 from gemmjit import templates
 from gemmjit.kernels import KERNELS, Variant
@@ -82,60 +79,26 @@ def test_the_recipe_for_a_tile_works_as_written(tmp_path):
     recipe = README.split("## Add a tile size to k1")[1].split("\n## ")[0]
     if any(c.block_m == 96 for c in KERNELS["k1"].shipped_configs()):
         pytest.skip("the recipe has been followed in this checkout")
-    for folder in ("gemmjit", "templates"):
-        shutil.copytree(CHECKOUT / folder, tmp_path / folder)
-    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
+    copy_checkout(tmp_path)
     commands = [
-        line for block in _blocks(recipe, "sh") for line in block.splitlines() if line.strip()
+        line for block in blocks(recipe, "sh") for line in block.splitlines() if line.strip()
     ]
     assert len(commands) == 2
 
-    refused = _shell(commands[0], tmp_path)
+    refused = gemmjit_command(commands[0], tmp_path)
     told = re.search(r"answers `(.*?)`", recipe)[1]
     assert refused.returncode == 1
     assert told in refused.stderr
 
-    for diff in _blocks(recipe, "diff"):
-        _apply(diff, tmp_path)
+    for diff in blocks(recipe, "diff"):
+        apply_diff(diff, tmp_path)
     for command in commands:
-        shown = _shell(command, tmp_path)
+        shown = gemmjit_command(command, tmp_path)
         assert shown.returncode == 0, shown.stderr
         assert re.search(r"spill_store_bytes +0\n", shown.stdout)
         assert re.search(r"spill_load_bytes +0\n", shown.stdout)
         assert "block_m=96" in shown.stdout
-    (script,) = _blocks(recipe, "python")
-    done = _python(["-c", script], tmp_path, GEMMJIT_EXECUTOR="emulator")
+    (script,) = blocks(recipe, "python")
+    done = python(["-c", script], tmp_path, GEMMJIT_EXECUTOR="emulator")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "every element is equal\n"
-
-
-def _blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-
-
-def _apply(diff: str, root: Path) -> None:
-    """Apply one hunk whose old lines must stand in the file exactly once."""
-    head, *lines = diff.splitlines()
-    path = root / head.removeprefix("--- ")
-    old = "\n".join(line[1:] for line in lines if line[0] in " -")
-    new = "\n".join(line[1:] for line in lines if line[0] in " +")
-    text = path.read_text()
-    assert text.count(old) == 1, f"{path.name} no longer has:\n{old}"
-    path.write_text(text.replace(old, new))
-
-
-def _shell(command: str, root: Path) -> subprocess.CompletedProcess[str]:
-    program, *argv = command.split()
-    assert program == "gemmjit"
-    return _python(["-m", "gemmjit", *argv], root)
-
-
-def _python(argv: list[str], root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *argv],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
