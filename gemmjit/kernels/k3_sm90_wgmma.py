@@ -202,7 +202,7 @@ class K3(Kernel):
                 order="claimed",
             ),
             Sm90WgmmaConfig(
-                block_m=64, block_n=192, num_stages=6, store_boxes=2, raster_m=2, b_evict_first=True
+                block_m=128, block_n=128, num_stages=6, store_boxes=2, b_evict_first=True
             ),
         )
 

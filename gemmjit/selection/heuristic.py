@@ -23,12 +23,14 @@ _FIRST_WITH_TMA = 90
 
 # Mean rows of a group up to which a lower tile than the tallest, 128, is taken.
 _TILE_HEIGHTS = (32, 64)
+# Mean rows of a group up to which k3 takes the lowest tiles.
+_FEW_ROWS = 16
 # Mean rows of a group up to which wgrad counts as short, and from which on as long.
 _SHORT_GROUP = 64
 _LONG_GROUP = 2047
 
 #: Mean rows of a group past which the choice can be another one.
-MEAN_ROWS_BOUNDS = (*_TILE_HEIGHTS, _SHORT_GROUP, _LONG_GROUP)
+MEAN_ROWS_BOUNDS = (_FEW_ROWS, *_TILE_HEIGHTS, _SHORT_GROUP, _LONG_GROUP)
 
 # Best of k1's tiles on an H200 (2026-11-29; E=64, K=1024, N=2688): at 256 rows a group 398 us for
 # block_m 128 with four stages, against 412 us with two; at 32 rows a group 117 us for block_m 32
@@ -49,27 +51,33 @@ _K2_BY_BLOCK_M = {
 }
 
 
-# k3: times over those of torch.grouped_mm in one run, replays back to back / with idle gaps (H200,
-# 2026-11-29 and 30). 64 rows and fewer a group stream the weights: 256 columns reach 0.65 / 0.68
-# at 32 rows and 0.69 / 0.71 at 2 rows, 128 columns 0.66 / 0.68 and 0.71 / 0.73; but they are half
-# as many tiles, so that there must still be enough of them for all multiprocessors. Taller groups:
-# 128 x 192 tiles reach 0.75 / 0.84 at 256 rows and N = 2688, where 128 x 128 reach 0.77 / 0.89; at
-# N = 1024, of which 192 columns waste an eighth, 0.97 / 1.02 against 0.89 / 0.99.
+# k3 (H200, 2026-11-29 and 30). Up to 64 rows a group it streams the weights, and all tiles are
+# within 5 % of each other. At 2 rows 64 x 256 tiles take 196 / 187 us (replays back to back / with
+# idle gaps), 64 x 128 201 / 192, 128 x 128 204 / 193; but they are half as many, so that there must
+# still be enough of them for all multiprocessors. At 32 and 64 rows 128 x 128 tiles are as fast or
+# faster, if B leaves L2 first: 98 / 96, 95 / 92, 143 / 137 and 145 / 139 us in four products, where
+# 64 x 256 tiles take 99 / 98, 97 / 94, 141 / 137 and 148 / 141. Taller groups, over
+# torch.grouped_mm: 128 x 192 tiles reach 0.75 / 0.84 at 256 rows and N = 2688, where 128 x 128 reach
+# 0.77 / 0.89; at N = 1024, of which 192 columns waste an eighth, 0.97 / 1.02 against 0.89 / 0.99.
 _K3_FEW_ROWS = Sm90WgmmaConfig(
     block_m=64, block_n=256, num_stages=4, store_boxes=2, raster_m=2, b_evict_first=True
 )
 _K3_FEW_TILES = Sm90WgmmaConfig(
     block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
 )
+_K3_SHORT = Sm90WgmmaConfig(
+    block_m=128, block_n=128, num_stages=6, store_boxes=2, b_evict_first=True
+)
 _K3_MANY_TILES = 198  # one and a half for each of an H200's multiprocessors
 _K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1)
 _K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2)
 _K3_MAX_WASTE = 0.04
 
-# k3's ragged-K form: us, mean of both states, in one run (H200, 2026-11-30), for 128 x 192, 128 x 128
-# and 256 x 128 tiles. 256 rows a group, N = 2688: 164, 185, 199. Short groups, bound by memory: 109,
-# 106, 107 (32 rows), 152, 160, 150 (64 rows, N = 4096), 215, 246, 211 (2 rows). Long groups, where
-# 256 x 128 tiles read less for each product: 3,177, 3,357, 3,145 and 2,774, 2,842, 2,740 (4,096 rows).
+# k3's ragged-K form: us, mean of both states, in one run (H200, 2026-11-30), for 128 x 192,
+# 128 x 128 and 256 x 128 tiles. 256 rows a group, N = 2688: 164, 185, 199. Short groups, bound by
+# memory: 109, 106, 107 (32 rows), 152, 160, 150 (64 rows, N = 4096), 215, 246, 211 (2 rows). Long
+# groups (4,096 rows), where 256 x 128 tiles read less for each product: 3177, 3357, 3145 and 2774,
+# 2842, 2740.
 _K3_WGRAD_WIDE = Sm90WgmmaConfig(
     block_m=128, block_n=192, num_stages=4, store_boxes=3, order="claimed"
 )
@@ -118,6 +126,8 @@ def _k3_config(problem: Problem, block_m: int) -> Config:
     waste = -problem.n % _K3_WIDE.block_n / max(problem.n, 1)
     if problem.form == "ragged_k":
         return _k3_wgrad_config(problem, waste)
+    if block_m <= 64 and _mean_rows(problem) > _FEW_ROWS:
+        return _K3_SHORT
     if block_m <= 64:
         groups = min(problem.num_groups, problem.rows)
         tiles = groups * -(-problem.n // _K3_FEW_ROWS.block_n)

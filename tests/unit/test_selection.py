@@ -48,8 +48,9 @@ def test_sixteen_bits_go_to_the_best_kernel_there_is(arch, kernel):
 )  # fmt: skip
 def test_tile_height_follows_the_mean_group(arch, rows, groups, block_m):
     kernel, config = choose(problem(rows=rows, groups=groups), Arch.parse(arch))
-    # The smallest tile of k3 has 64 rows.
-    assert config.block_m == (max(block_m, 64) if kernel.name == "k3" else block_m)
+    if kernel.name == "k3":  # of two heights, the lower one for very few rows
+        block_m = 64 if rows <= 16 * groups else 128
+    assert config.block_m == block_m
 
 
 def test_tile_height_of_wgrad_follows_its_rows():
@@ -70,7 +71,7 @@ def test_operands_that_no_tensor_map_describes_go_to_k1():
 
 @pytest.mark.parametrize(
     ("groups", "rows", "n", "block_n"),
-    [(64, 2048, 2688, 256), (128, 256, 1536, 256), (8, 64, 1024, 128), (64, 10, 2688, 128),
+    [(64, 1024, 2688, 256), (128, 256, 1536, 256), (8, 64, 1024, 128), (64, 10, 2688, 128),
      (18, 18, 2816, 256), (17, 17, 2816, 128)],
 )  # fmt: skip
 def test_few_rows_take_wide_tiles_while_there_are_enough_of_them(groups, rows, n, block_n):
@@ -78,10 +79,20 @@ def test_few_rows_take_wide_tiles_while_there_are_enough_of_them(groups, rows, n
     assert (config.block_m, config.block_n) == (64, block_n)
 
 
+@pytest.mark.parametrize(("mean", "height"), [(16, 64), (17, 128), (32, 128), (64, 128)])
+def test_short_groups_stream_their_weights(mean, height):
+    _, config = choose(problem(rows=64 * mean, groups=64, n=2688, k=1024), Arch.parse("sm_90"))
+    assert config.block_m == height
+    assert config.b_evict_first
+    _, config = choose(problem(rows=64 * 65, groups=64, n=2688, k=1024), Arch.parse("sm_90"))
+    assert not config.b_evict_first
+
+
 @pytest.mark.parametrize(
     ("rows", "m", "n", "tile"),
     [(256, 1024, 2688, (128, 192)), (256, 1024, 1024, (128, 128)), (512, 4096, 4096, (128, 192)),
-     (64, 4096, 4096, (256, 128)), (65, 4096, 4096, (128, 192)), (2, 320, 2688, (128, 192)), (4096, 4096, 4096, (256, 128)), (4096, 320, 4096, (128, 192)),
+     (64, 4096, 4096, (256, 128)), (65, 4096, 4096, (128, 192)), (2, 320, 2688, (128, 192)),
+     (4096, 4096, 4096, (256, 128)), (4096, 320, 4096, (128, 192)),
      (2047, 4096, 4096, (128, 192)), (2048, 4096, 4096, (256, 128))],
 )  # fmt: skip
 def test_wgrad_takes_its_tile_from_mean_rows_and_waste(rows, m, n, tile):
