@@ -18,6 +18,7 @@ from torch.utils.checkpoint import (  # noqa: E402
 
 import gemmjit  # noqa: E402
 from gemmjit.integrations import torch_operator  # noqa: E402
+from gemmjit.integrations.config_text import from_text, to_text  # noqa: E402
 
 ENDS = [4, 4, 14]
 OPERATOR = torch.ops.gemmjit.grouped_mm.default
@@ -119,7 +120,7 @@ def test_compiled_calls_take_what_plain_ones_take():
 
     compiled = torch.compile(calls, fullgraph=True, dynamic=True, backend="aot_eager")
     assert_same(compiled(x, w, offs, bias), calls(x, w, offs, bias))
-    assert torch_operator._config(torch_operator._text(config)) == config
+    assert from_text(to_text(config)) == config
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
