@@ -134,7 +134,7 @@ def _without_maps(
     variant = replace(
         variant_for(problem, asked, tile),
         a_k_major=problem.form == "ragged_m",
-        b_k_major=False,
+        b_k_major=problem.form == "ragged_m",
         a_vector=True,
         b_vector=True,
         a_blocked=False,

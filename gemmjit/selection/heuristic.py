@@ -55,9 +55,9 @@ _K2_BY_BLOCK_M = {
 # within 5 % of each other. At 2 rows 64 x 256 tiles take 196 / 187 us (replays back to back / with
 # idle gaps), 64 x 128 201 / 192, 128 x 128 204 / 193; but they are half as many, so that there must
 # still be enough of them for all multiprocessors. At 32 and 64 rows 128 x 128 tiles are as fast or
-# faster, if B leaves L2 first: 98 / 96, 95 / 92, 143 / 137 and 145 / 139 us in four products, where
-# 64 x 256 tiles take 99 / 98, 97 / 94, 141 / 137 and 148 / 141. Taller groups, over
-# torch.grouped_mm: 128 x 192 tiles reach 0.75 / 0.84 at 256 rows and N = 2688, where 128 x 128 reach
+# faster, if B leaves L2 first: 98 / 96, 95 / 92, 143 / 137 and 145 / 139 us in four products, as
+# 64 x 256 tiles take 99 / 98, 97 / 94, 141 / 137 and 148 / 141. Taller groups, over the time of
+# torch.grouped_mm: 128 x 192 tiles reach 0.75 / 0.84 at 256 rows and N = 2688, 128 x 128 tiles
 # 0.77 / 0.89; at N = 1024, of which 192 columns waste an eighth, 0.97 / 1.02 against 0.89 / 0.99.
 _K3_FEW_ROWS = Sm90WgmmaConfig(
     block_m=64, block_n=256, num_stages=4, store_boxes=2, raster_m=2, b_evict_first=True

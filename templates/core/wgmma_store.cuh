@@ -112,11 +112,16 @@ __device__ __forceinline__ void store_by_tma(const Arguments& args, const float 
   const StorePlace place(args, row0, rows, group, consumer, lane);
 #pragma unroll
   for (int c = 0; c < CHUNKS_N; ++c) {
-    if (leader) bulk_wait_read<STORE_BOXES - 1>();
-    sync_consumer(consumer);
+    // With three boxes and more, the barrier that ends the filling of one also says that the next is
+    // free: one barrier a box instead of two.
+    if (STORE_BOXES < 3) {
+      if (leader) bulk_wait_read<STORE_BOXES - 1>();
+      sync_consumer(consumer);
+    }
     const u32 to = boxes + box * BOX_BYTES;
     fill_box(to, acc, c, place, lane);
     fence_async_smem();
+    if (STORE_BOXES >= 3 && leader) bulk_wait_read<max_int(STORE_BOXES - 2, 0)>();
     sync_consumer(consumer);
     if (leader) {
       // NOTE: no `if (n0 + c * 64 < dim_n)` here, the TMA unit drops such a box by itself. Under that
