@@ -104,6 +104,10 @@ class Product:
                 out[i, half:] = words[rank, row + 64, :half]
             else:
                 out[i] = words[rank, row, : self.n]
+        return self.values(out)
+
+    def values(self, out):
+        """Numbers from words."""
         if self.d_type == "f16":
             return (out & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float64)
         return out.view(np.int32 if self.d_type == "s32" else np.float32).astype(np.float64)

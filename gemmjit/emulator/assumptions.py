@@ -64,6 +64,17 @@ ASSUMPTIONS: dict[str, Assumption] = {
         ("own", "leader"),
         "known kernels keep all scales of B in both",
     ),
+    "scale_parts": Assumption(
+        "where block scales lie with M = 128 of a pair, whose D is in two parts",
+        ("parts",),
+        "CUTLASS: the quadrants of a part hold the scales of its columns of B, and of the block's "
+        "64 rows of A; no kernel is known that uses it",
+    ),
+    "zero_column_spans": Assumption(
+        "what the skip span of a zero-column mask counts",
+        ("examples", "table"),
+        "PTX ISA 9.7.16.4.3: zeroed columns in its examples, used ones in its table",
+    ),
     "tmem_quadrant": Assumption(
         "which lanes tcgen05.ld and .st touch when the address names another warp's quadrant",
         ("warp",),

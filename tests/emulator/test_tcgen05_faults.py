@@ -235,7 +235,7 @@ def test_shared_memory_descriptors(change, field, which):
 
 
 FORMS = [
-    ("kind::f16", "kind::f16.ashift", "semantics"), ("kind::f16", "ws.kind::f16", "semantics"),
+    ("kind::f16", "kind::f16.ashift", "semantics"), ("mma.", "mma.ws.sp.", "semantics"),
     ("kind::f16", "sp.kind::f16", "semantics"), ("kind::f16", "kind::f8", "semantics"),
     ("kind::f16", "kind::mxf4nvf4.block_scale", "scale vector"),
     ("kind::f16", "kind::mxf4.block_scale.block16", "does not belong"),
