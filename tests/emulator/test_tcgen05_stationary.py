@@ -86,10 +86,9 @@ def bits_of(text, width):
 
 
 def descriptor(starts, firsts, skip, use):
-    return (
-        sum(s << 8 * i for i, s in enumerate(starts)) | sum(f << 32 + i for i, f in enumerate(firsts))
-        | 1 << 39 | skip << 40 | use << 48
-    )  # fmt: skip
+    fields = [start << 8 * i for i, start in enumerate(starts)]
+    fields += [first << 32 + i for i, first in enumerate(firsts)]
+    return sum(fields) | 1 << 39 | skip << 40 | use << 48
 
 
 # PTX ISA 9.1, section 9.7.16.4.3, examples 2 to 4 (without the shift): start counts and first

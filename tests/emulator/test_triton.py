@@ -1,7 +1,7 @@
 """Kernels that Triton compiles, without a GPU, compute exactly here: another reading of the manual.
 
-Their layouts, descriptors and synchronisation are Triton's own. ``make test-triton`` installs it and
-runs them; elsewhere they are skipped without it (``pip install gemmjit[triton]``).
+Their layouts, descriptors and synchronisation are Triton's own. ``make test-triton`` installs it
+and runs them; elsewhere they are skipped without it (``pip install gemmjit[triton]``).
 """
 
 from __future__ import annotations
