@@ -32,22 +32,24 @@ def _run(body, source, target):
         ptx=ptx, entry="k", grid=(1,), block=(32,), memory=memory,
         args=[memory.allocate(512, np.ascontiguousarray(source).view(np.uint8)), to],
     )  # fmt: skip
-    emulate([launch])
-    return memory.read(to, np.uint8, 512)
+    report = emulate([launch])
+    return memory.read(to, np.uint8, 512), report
 
 
 def _registers(count):
     return "{" + ", ".join(f"%r{i}" for i in range(count)) + "}"
 
 
-def load(rows, opcode, count, *, order="", target="sm_120a"):
+def load(rows, opcode, count, *, order="", target="sm_120a", reporting=False):
     """Bytes of the registers of every lane, (32, count, 4); `order` may change %row."""
     stores = "".join(f"st.global.b32 [%to+{4 * i}], %r{i};" for i in range(count))
     body = f"{TO_SHARED} {order} {opcode} {_registers(count)}, [%row]; {stores}"
-    return _run(body, rows, target).reshape(32, 4, 4)[:, :count]
+    words, report = _run(body, rows, target)
+    found = words.reshape(32, 4, 4)[:, :count]
+    return (found, report) if reporting else found
 
 
-def store(registers, opcode, *, target="sm_120a"):
+def store(registers, opcode, *, target="sm_120a", reporting=False):
     """32 rows of 16 bytes, (32, 16), after a store of registers, (32, count, 4)."""
     count = registers.shape[1]
     source = np.zeros((32, 4, 4), np.uint8)
@@ -55,4 +57,5 @@ def store(registers, opcode, *, target="sm_120a"):
     moves = "".join(f"mov.b32 %r{i}, %v{i};" for i in range(count))
     clear = "mov.b32 %v0, 0; st.shared.v4.b32 [%row], {%v0, %v0, %v0, %v0}; bar.warp.sync -1;"
     body = f"{moves} {clear} {opcode} [%row], {_registers(count)}; {FROM_SHARED}"
-    return _run(body, source, target).reshape(32, 16)
+    words, report = _run(body, source, target)
+    return (words.reshape(32, 16), report) if reporting else words.reshape(32, 16)

@@ -89,7 +89,7 @@ ASSUMPTIONS: dict[str, Assumption] = {
     "pack_16b": Assumption(
         "which columns .pack::16b joins and .unpack::16b parts",
         ("adjacent",),
-        "PTX ISA 9.7.16.8.2 without its figure: columns 2c (low half) and 2c + 1",
+        "columns 2c (low half) and 2c + 1, as CUTLASS's layouts have it; no known kernel uses it",
     ),
     "tmem_containers": Assumption(
         "where 4-bit elements of A lie in the bytes of tensor memory",

@@ -13,6 +13,7 @@ from gemmjit.emulator.faults import (
     UndecidedSemantics,
     UnknownInstruction,
 )
+from gemmjit.emulator.tcgen05_fragments import tmem_fragment
 
 POLICIES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
 QUADRANT = "and.b32 %t3, %tid, 96; shl.b32 %t3, %t3, 16; add.u32 %t3, %t3, %tm;"
@@ -69,6 +70,44 @@ def run(ptx, columns, policy=("eager", 0), **options):
 def simple(before, *, columns, read=None, body="", **options):
     """No product: the barrier is not used."""
     return program(body, columns=columns, before=before, wait="", commits="", read=read, **options)
+
+
+# CUTLASS's copy_traits_sm100.hpp, as facts. Shape, num, split of 16x32bx2; bits of a lane of tensor
+# memory; thread and value shapes and strides that give the bit of a thread's register.
+CUTLASS = [
+    ("32x32b", 1, 0, 32, (32,), (32,), (32,), (1,)),
+    ("32x32b", 2, 0, 64, (32,), (64,), (64,), (1,)),
+    ("16x64b", 1, 0, 64, (2, 2, 8), (512, 32, 64), (32,), (1,)),
+    ("16x64b", 2, 0, 128, (2, 2, 8), (1024, 32, 128), (32, 2), (1, 64)),
+    ("16x128b", 1, 0, 128, (4, 8), (32, 128), (32, 2), (1, 1024)),
+    ("16x128b", 2, 0, 256, (4, 8), (32, 256), (32, 2, 2), (1, 2048, 128)),
+    ("16x256b", 1, 0, 256, (4, 8), (64, 256), (64, 2), (1, 2048)),
+    ("16x256b", 2, 0, 512, (4, 8), (64, 512), (64, 2, 2), (1, 4096, 256)),
+    ("16x256b", 4, 0, 1024, (4, 8), (64, 1024), (64, 2, 4), (1, 8192, 256)),
+    ("16x32bx2", 1, 1, 64, (16, 2), (64, 32), (32,), (1,)),
+    ("16x32bx2", 2, 2, 128, (16, 2), (128, 64), (64,), (1,)),
+]  # fmt: skip
+
+
+def bit(shape, stride, index):
+    found = 0
+    for size, step in zip(shape, stride, strict=True):
+        found += index % size * step
+        index //= size
+    return found
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("case", CUTLASS, ids=lambda c: f"{c[0]}.x{c[1]}")
+def test_fragments_are_those_of_cutlass(case, packed):
+    """Packed, 16 bits of a register are the lower half of a column: twice as many columns."""
+    shape, num, split, width, thread_shape, thread_stride, value_shape, value_stride = case
+    fragment = tmem_fragment(shape, num, packed, 2 * split if packed else split)
+    for lane, register in np.ndindex(32, fragment.registers):
+        at = bit(thread_shape, thread_stride, lane) + bit(value_shape, value_stride, 32 * register)
+        row, column = at // width, at % width // 32 * (2 if packed else 1)
+        assert fragment.lanes[register, lane] == row
+        assert fragment.columns[register, lane] == column
 
 
 PLACES = [(*s, 0) for s in SHAPES] + [(*s, 16) for s in SHAPES if s[0] != "32x32b"]

@@ -16,7 +16,7 @@ def stationary(text, tail=""):
 
 
 def d_of(p, words, rows):
-    """D (rows, n) by the layouts E, G and D: parts of N are below each other."""
+    """D (rows, n) by CUTLASS's layouts (tmem_frg_ws): parts of N are below each other."""
     width = p.n * rows // 128
     out = np.zeros((rows, p.n), np.uint32)
     for i, j in np.ndindex(rows, p.n):
