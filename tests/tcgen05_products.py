@@ -64,7 +64,7 @@ class Product:
         k = K[self.kind]
         a, held_a = numbers(rng, a_type, (m, k))
         b, held_b = numbers(rng, b_type, (n, k))
-        self.a, self.held_a = a, held_a
+        self.a, self.b, self.held_a = a, b, held_a
         self.exact = a @ b.T * (-1) ** (negate & 1) * (-1) ** (negate >> 1)
         self.smem = np.full((ranks, SMEM), 0xDD, np.uint8)
         for r in range(ranks):

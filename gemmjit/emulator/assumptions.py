@@ -99,7 +99,8 @@ ASSUMPTIONS: dict[str, Assumption] = {
     "cp_4x256b": Assumption(
         "to which lanes tcgen05.cp.4x256b copies its four rows",
         ("quadrants",),
-        "one row a quadrant, at the lane of the address; the figure of the manual was not seen",
+        "one row a quadrant, at the lane of the address, as CUTLASS's layout has it; no known "
+        "kernel uses it",
     ),
     "shift_down": Assumption(
         "which way tcgen05.shift.down moves the rows of 32 lanes",
