@@ -153,6 +153,12 @@ def _moves() -> Iterator[tuple[str, object]]:
         tcgen05.wait::ld.sync.aligned; {check}"""
         ptx = program("", before=before, wait="", commits="", read="")
         yield "loads and stores", execute(ptx, [0])[1]
+    before = f"""and.b32 %t3, %tid, 96; shl.b32 %t3, %t3, 16; add.u32 %t3, %t3, %tm;
+    add.u32 %r0, %tid, 5; tcgen05.st.sync.aligned.32x32b.x2.b32 [%t3], {{%tid, %r0}}; {STORED}
+    tcgen05.ld.red.sync.aligned.32x32b.x2.max.u32 {{%q0, %q1}}, %q2, [%t3];
+    tcgen05.wait::ld.sync.aligned; setp.ne.u32 %p, %q2, %r0; @%p trap;"""
+    ptx = program("", before=before, wait="", commits="", read="", target="sm_103a")
+    yield "loads and stores", execute(ptx, [0])[1]
     rows = np.random.default_rng(0).integers(0, 256, (128, 16), np.uint8)
     copied = set_descriptor("a", descriptor(0, 0, 128, 0))
     copied += "tcgen05.cp.cta_group::1.128x128b [%tm], %a;"

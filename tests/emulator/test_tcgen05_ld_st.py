@@ -241,3 +241,49 @@ def test_fences_by_themselves_do_nothing():
     got, report = run(simple(f"{BEFORE} {AFTER}", columns=32), 32)
     assert (got == 0xFFFFFFFF).all()
     assert not report.warnings
+
+
+REDUCTIONS = ["max.f32", "min.f32", "max.NaN.f32", "min.abs.f32", "max.abs.NaN.f32", "min.s32",
+              "max.u32"]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize("shape", ["32x32b", "16x32bx2"])
+def test_loads_that_reduce(shape, op):
+    num = 4
+    words = np.random.default_rng(len(op)).integers(0, 2**32, (128, 64), np.uint32)
+    words[:, 2] = np.where(np.arange(128) % 3 == 0, 0x7FC12345, words[:, 2])  # NaN
+    words[9] = 0xFFC00000
+    words[10, :4], words[11, :4] = (0x80000000, 0, 0x80000000, 0), (0, 0x80000000, 0, 0)
+    fill = f"""{QUADRANT} mad.lo.u32 %t0, %tid, 256, %s; and.b32 %t0, %t0, 0xffffff;
+    {"".join(f"ld.shared.b32 %r{i}, [%t0+{4 * i}];" for i in range(64))}
+    tcgen05.st.sync.aligned.32x32b.x64.b32 [%t3], {registers("r", 64)}; {STORED}"""
+    load = access("ld", shape, num, num, name="q").replace("tcgen05.ld.", "tcgen05.ld.red.")
+    load = load.replace(".b32", f".{op}").replace("}, ", "}, %v0, ")
+    stores = "".join(f"st.global.b32 [%to+{4 * i}], %q{i};" for i in range(num))
+    read = f"{QUADRANT} {load} {LOADED} {stores} st.global.b32 [%to+{4 * num}], %v0;"
+    ptx = simple(fill, columns=64, read=read, target="sm_103a")
+    got, _ = execute(ptx, words.reshape(-1).view(np.uint8), columns=64)
+    kind = {"f32": np.float32, "s32": np.int32, "u32": np.uint32}[op.split(".")[-1]]
+    for thread in range(128):
+        place = [element(shape, thread % 32, i) for i in range(num)]
+        loaded = np.array([words[thread // 32 * 32 + row, column] for row, column in place])
+        np.testing.assert_array_equal(got[0, thread, :num], loaded)
+        values = [kind(v) for v in loaded.view(kind)]
+        if ".abs" in op:
+            values = [abs(v) for v in values]
+        numbers = [v for v in values if v == v]
+        if not numbers or (".NaN" in op and len(numbers) < num):
+            assert got[0, thread, num] == 0x7FFFFFFF
+            continue
+        # Of two zeros the negative one is less.
+        ordered = sorted(numbers, key=lambda v: (v, not np.signbit(v)))
+        best = ordered[-1 if op.startswith("max") else 0]
+        assert got[0, thread, num] == np.array(best, kind).view(np.uint32)
+
+
+@pytest.mark.parametrize("op", ["max.abs.s32", "add.f32", "max.b32", "max.min.f32"])
+def test_other_reductions_are_refused(op):
+    load = f"tcgen05.ld.red.sync.aligned.32x32b.x2.{op} {{%r0, %r1}}, %r2, [%t3];"
+    with pytest.raises(UnknownInstruction):
+        run(simple(f"{QUADRANT} {load} {LOADED}", columns=32), 32)
