@@ -159,7 +159,7 @@ class _Mma:
         product.disable(masks)
         product.zero(zeros)
         product.begin()
-        submit(grid, "tcgen05.mma", slot, blocks, product.complete, self.where)
+        submit(grid, "tcgen05.mma", lane, blocks, product.complete, self.where)
 
 
 class _Product:
