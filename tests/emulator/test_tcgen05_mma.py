@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tcgen05_products import CODE, POLICIES, Product
-from tcgen05_programs import AFTER, BEFORE, STORED, Tile, execute, program, registers
+from tcgen05_programs import AFTER, BEFORE, STORED, Tile, commit, execute, program, registers
 
 from gemmjit.emulator.accumulate import Accumulation, matrix_product
+from gemmjit.emulator.faults import Deadlock
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
@@ -151,6 +152,25 @@ def test_infinities_and_nan(a_type):
     assert (words[3][np.isnan(expected)] == 0x7FFFFFFF).all()
     rest = np.delete(np.arange(128), [3, 5])
     np.testing.assert_array_equal(words[rest].view(np.float32), p.exact[rest])
+
+
+@pytest.mark.parametrize(("policy", "seed"), POLICIES)
+def test_two_pairs_commit_to_all_of_their_cluster(policy, seed):
+    pairs = [Product(m=256, n=32, ranks=2, seed=s) for s in (1, 2)]
+    ptx = program(pairs[0].mma(), ranks=2, commits=commit(2, 15))
+    for old, new in (
+        (".reqnctapercluster 2", ".reqnctapercluster 4"),
+        ("setp.eq.u32 %first, %rank, 0;", "and.b32 %t0, %rank, 1; setp.eq.u32 %first, %t0, 0;"),
+        ("mbarrier.init.shared::cta.b64 [%bar], 1;", "mbarrier.init.shared::cta.b64 [%bar], 2;"),
+    ):
+        assert old in ptx
+        ptx = ptx.replace(old, new)
+    smem = np.concatenate([p.smem for p in pairs])
+    words, _ = execute(ptx, smem, ranks=4, policy=policy, seed=seed)
+    for i, p in enumerate(pairs):
+        np.testing.assert_array_equal(p.d(words[2 * i : 2 * i + 2]), p.exact)
+    with pytest.raises(Deadlock):  # the last two blocks wait for both
+        execute(ptx.replace("[%bar], 15;", "[%bar], 3;"), smem, ranks=4, policy=policy, seed=seed)
 
 
 def test_two_accumulators_of_64_rows_share_columns():
