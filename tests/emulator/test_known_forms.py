@@ -73,6 +73,21 @@ ARITHMETIC = {
         and.b32 %d, %i, -4; mad.wide.u32 %at, %d, 4, %at;
         cp.async.cg.shared.global.L2::128B [%s], [%at], 0x10, 0x10; cp.async.wait_all;
         ld.shared.b32 %d, [%s+8];""", SHARED, [A], A[LANE & ~np.uint32(3) | 2]),
+    "st.bulk": ("""mov.u32 %s, s; mad.lo.u32 %x, %tid.x, 16, %s; st.shared.v2.b32 [%x], {%a, %b};
+        st.shared.v2.b32 [%x+8], {%a, %a}; bar.sync 0; setp.eq.u32 %p, %i, 0;
+        mov.u32 %d, 24; add.u32 %s, %s, 8; @%p st.bulk.weak.shared::cta [%s], %d, 0;
+        setp.eq.u32 %p, %i, 5; cvt.u64.u32 %s64, %x; cvta.shared.u64 %s64, %s64;
+        @%p st.bulk [%s64], 16, 0; bar.sync 0; ld.shared.b32 %d, [%x+12];""",
+        SHARED + ".reg .b32 %x;", [A, B], np.where(np.isin(LANE, (0, 1, 5)), 0, A)),
+    "cp.async with a policy": (f"""{AT} ld.param.u64 %at, [p0]; and.b32 %d, %i, -4;
+        mad.wide.u32 %at, %d, 4, %at; createpolicy.fractional.L2::evict_last.b64 %s64, 1.0;
+        cp.async.cg.shared.global.L2::cache_hint.L2::256B [%s], [%at], 16, 16, %s64;
+        cp.async.wait_all; ld.shared.b32 %d, [%s+4];""", SHARED, [A],
+        A[LANE & ~np.uint32(3) | 1]),
+    "32 bytes": ("""ld.param.u64 %at, [p0]; and.b32 %d, %i, -8; mad.wide.u32 %at, %d, 4, %at;
+        ld.global.nc.L1::evict_normal.L2::evict_normal.L2::256B.v8.s32
+        {%x0, %x1, %x2, %x3, %x4, %x5, %x6, %d}, [%at];""", ".reg .s32 %x<8>;", [A],
+        A[LANE | 7]),
     "the opcode touches its list": (f"""{AT} st.shared.v2.b32[%s],{{%a,%b}};
         ld.shared.v2.b32{{%d,%x}},[%s];sub.u32 %d,%d,%x;""", SHARED + ".reg .b32 %x;", [A, B],
         A - B),

@@ -236,6 +236,23 @@ def test_a_pair_receives_a_copy_with_a_mask_and_a_hint():
             np.testing.assert_array_equal(block, loaded(MATRIX, tensor, (16, 3)))
 
 
+@pytest.mark.parametrize("group", [1, 2])
+def test_four_rows_for_a_block_of_a_pair(group):
+    tensor = tensor_bytes(9)
+    t = replace(MATRIX, box=(64, 1), swizzle=Swizzle.NONE)
+    opcode = (
+        "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"
+        f".cta_group::{group}{HINT}"
+    )
+    rows = (7, 30, 2, 39)
+    body = expect(512) + load("{%c0, 7, 30, 2, 39}", opcode, tail=", 0x14F0000000000000") + WAIT
+    smem, _ = run(program(body, target="sm_100a"), t, tensor, (16, 0), grid=group, cluster=group)
+    matrix = tensor.reshape(40, 208)
+    for block in smem:
+        got = block[:512].reshape(4, 128)
+        np.testing.assert_array_equal(got, matrix[list(rows), 32:160])
+
+
 MOVES = [
     ("ldmatrix.sync.aligned.x4.m8n8.shared.b16", "stmatrix.sync.aligned.x4.m8n8.shared.b16", False),
     ("ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16",

@@ -21,7 +21,7 @@ NOT_THERE = [
     "tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%x0], %l0, %l1, [%x1], %x2, %u;",
     "tcgen05.mma.cta_group::1.kind::f16.ashift [%x0], [%x1], %l1, %x2, %u;",
     "cvt.rs.bf16x2.f32 %d, %a, %a, %a;", "add.f32.bf16 %d, %h0, %a;",
-    "st.bulk.weak.shared::cta [%x0], 64, 0;", "multimem.ld_reduce.global.add.f32 %d, [%at];",
+    "st.bulk.weak.shared::cta [%x0], 64, 1;", "multimem.ld_reduce.global.add.f32 %d, [%at];",
     "tex.2d.v4.f32.s32 {%x0, %x1, %x2, %x3}, [%l0, {%a, %a}];",
 ]  # fmt: skip
 
