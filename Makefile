@@ -10,10 +10,14 @@ READY  := $(VENV)/.ready
 OLD_VENV  := .venv-nvrtc130
 OLD_READY := $(OLD_VENV)/.ready
 
-# Two workers on two cores: threads of BLAS that wait for each other would only be in their way.
-test test-nvrtc130: export OPENBLAS_NUM_THREADS ?= 1
+# A third: Triton, whose kernels the emulator runs. The version is fixed, so that only a change here changes them.
+TRITON_VENV  := .venv-triton
+TRITON_READY := $(TRITON_VENV)/.ready
 
-.PHONY: demo test test-nvrtc130 check format docs site clean
+# Two workers on two cores: threads of BLAS that wait for each other would only be in their way.
+test test-nvrtc130 test-triton: export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: demo test test-nvrtc130 test-triton check format docs site clean
 
 demo: $(READY)
 	$(BIN)/gemmjit demo
@@ -25,6 +29,10 @@ test-nvrtc130: $(OLD_READY)
 	@$(OLD_VENV)/bin/python -c 'from gemmjit.compiler import get_compiler as c; v = c().version; \
 	  print("NVRTC", v); assert v.startswith("13.0."), "the older NVRTC is not the one that is found"'
 	$(OLD_VENV)/bin/python -m pytest -n 2 tests/compile tests/unit/test_compiler.py tests/unit/test_compiler_errors.py
+
+test-triton: export REQUIRE_TRITON := 1
+test-triton: $(TRITON_READY)
+	$(TRITON_VENV)/bin/python -m pytest -n 2 tests/emulator/test_triton.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -45,7 +53,7 @@ site: $(READY)
 	$(BIN)/mkdocs build
 
 clean:
-	rm -rf $(VENV) $(OLD_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) $(OLD_VENV) $(TRITON_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 	  .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
@@ -57,9 +65,17 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[inspect,rich]" --group dev
 	touch $@
 
-$(OLD_READY): $(READY)
-	$(PYTHON) -m venv $(OLD_VENV)
-	$(OLD_VENV)/bin/python -m pip install --quiet "nvidia-cuda-nvrtc==13.0.*"
+# Stands in front of the packages of the first environment: $(call in-front,environment,package)
+define in-front
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --quiet "$(2)"
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-	  > $$($(OLD_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gemmjit.pth
+	  > $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gemmjit.pth
 	touch $@
+endef
+
+$(OLD_READY): $(READY)
+	$(call in-front,$(OLD_VENV),nvidia-cuda-nvrtc==13.0.*)
+
+$(TRITON_READY): $(READY)
+	$(call in-front,$(TRITON_VENV),triton==3.9.*)

@@ -4,7 +4,8 @@
 
 It lists what the cases of the differential test (``tests/differential.py``) execute, and what the
 tests execute of Blackwell's instructions, with what is known of these
-(``tests/blackwell_evidence.py``).
+(``tests/blackwell_evidence.py``). ``python tests/triton_programs.py``, where Triton is installed,
+writes what Triton's kernels execute.
 """
 
 from __future__ import annotations
@@ -44,14 +45,18 @@ def table(executed: dict[str, set[str]]) -> str:
 
 def blackwell_table(executed: dict[str, set[str]]) -> str:
     """Return the table of Blackwell's instructions, with the evidence for each."""
-    from blackwell_evidence import ORDER_ONLY, known_good
+    from blackwell_evidence import ORDER_ONLY, known_good, written_down
 
     lines = ["| instruction | executed by | evidence |\n|---|---|---|\n"]
     for name, users in sorted(executed.items()):
-        sources = known_good(name)
-        evidence = "known-good kernels: " + ", ".join(sources) if sources else "document only"
         if ORDER_ONLY.match(name):
             evidence = "document only: no number depends on it"
+        elif sources := known_good(name):
+            evidence = "known-good kernels: " + ", ".join(sources)
+        elif test := written_down(name):
+            evidence = f"document, and CUTLASS's layouts (`{test}`)"
+        else:
+            evidence = "document only"
         lines.append(f"| `{name}` | {', '.join(sorted(users))} | {evidence} |\n")
     return "".join(lines)
 

@@ -88,6 +88,13 @@ SM100 = {
     "both blocks load the same half of B": Bug(
         " + int(rank) * (BLOCK_N / PAIR)", "", (VALUES,), (TWO,)
     ),
+    "another thread commits": Bug(
+        "        commit(ready + 8 * accumulator);\n      }\n      __syncwarp();",
+        "      }\n      __syncwarp();\n"
+        "      if (rank == 0 && threadIdx.x % 32 == 31) commit(ready + 8 * accumulator);\n"
+        "      __syncwarp();",
+        (RACE,),
+    ),
     "commits to one block": Bug("BOTH_BLOCKS = 3", "BOTH_BLOCKS = 1", (LOCK,), (TWO,)),
     "no wait for taken responses": Bug(
         "mbarrier_wait(taken, parity ^ 1);", "", (RACE, BARRIER, VALUES, LOCK), FLAT_TAKEN

@@ -64,7 +64,7 @@ class Product:
         k = K[self.kind]
         a, held_a = numbers(rng, a_type, (m, k))
         b, held_b = numbers(rng, b_type, (n, k))
-        self.a, self.held_a = a, held_a
+        self.a, self.b, self.held_a = a, b, held_a
         self.exact = a @ b.T * (-1) ** (negate & 1) * (-1) ** (negate >> 1)
         self.smem = np.full((ranks, SMEM), 0xDD, np.uint8)
         for r in range(ranks):
@@ -104,6 +104,10 @@ class Product:
                 out[i, half:] = words[rank, row + 64, :half]
             else:
                 out[i] = words[rank, row, : self.n]
+        return self.values(out)
+
+    def values(self, out):
+        """Numbers from words."""
         if self.d_type == "f16":
             return (out & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float64)
         return out.view(np.int32 if self.d_type == "s32" else np.float32).astype(np.float64)

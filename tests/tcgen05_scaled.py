@@ -35,16 +35,28 @@ def atoms(words):
     return out.view(np.uint8)
 
 
+def halves(words):
+    """Words of the columns of B as `cp.64x128b.warpx2::01_23` takes them: a half for two warps."""
+    out = np.full((2, 32, 4), 0xFFFFFFFF, np.uint32)
+    width = len(words) // 2
+    for n, word in enumerate(words):
+        out[n // width, n % width % 32, n % width // 32] = word
+    return out.reshape(-1).view(np.uint8)
+
+
 class Scaled:
-    """Operands of one block-scaled instruction; both blocks of a pair hold all scales of B."""
+    """Operands of one block-scaled instruction; both blocks of a pair hold all scales of B.
+
+    With 64 rows a block D is in two halves, and the scales of B are where each half needs them.
+    """
 
     def __init__(
         self, kind, suffix, per_row, scale_type, *, a="e2m1", b="e2m1", n=128, ranks=1,
-        ids=(0, 0), seed=0, mn=False,
+        ids=(0, 0), seed=0, mn=False, rows=128,
     ):  # fmt: skip
         rng = np.random.default_rng(seed)
         self.kind, self.suffix, self.n, self.ranks = kind, suffix, n, ranks
-        self.m = 128 * ranks
+        self.rows, self.m = rows, rows * ranks
         packed = kind != "mxf8f6f4"
         k = 64 if packed else 32
         codes_a, codes_b = finite_codes(rng, a, (self.m, k)), finite_codes(rng, b, (n, k))
@@ -73,8 +85,9 @@ class Scaled:
 
     def put_scales(self):
         for r in range(self.ranks):
-            own = self.words(self.sfa[128 * r : 128 * r + 128], self.ids[0])
-            octets = np.concatenate([atoms(own), atoms(self.words(self.sfb, self.ids[1]))])
+            own = self.words(self.sfa[self.rows * r : self.rows * (r + 1)], self.ids[0])
+            of_b = atoms if self.rows == 128 else halves
+            octets = np.concatenate([atoms(own), of_b(self.words(self.sfb, self.ids[1]))])
             self.smem[r, self.scales_at : self.scales_at + len(octets)] = octets
         assert self.scales_at + len(octets) <= SMEM
 
@@ -93,10 +106,12 @@ class Scaled:
 
     def copies(self):
         lines = []
-        for i in range(1 + -(-self.n // 128)):
+        count = 1 + -(-self.n // 128) if self.rows == 128 else 2
+        for i in range(count):
             at = descriptor(self.scales_at + ATOM * i, 0, 128, 0)
             lines.append(f"add.u32 %t1, %tm, {256 + 4 * i}; {set_descriptor('a', at)}")
-            lines.append(f"tcgen05.cp.cta_group::{self.ranks}.32x128b.warpx4 [%t1], %a;")
+            shape = "64x128b.warpx2::01_23" if self.rows == 64 and i else "32x128b.warpx4"
+            lines.append(f"tcgen05.cp.cta_group::{self.ranks}.{shape} [%t1], %a;")
         return "\n".join(lines)
 
     def mma(self, **options):
@@ -110,4 +125,8 @@ class Scaled:
                       allocated=512, ranks=self.ranks, before=before)  # fmt: skip
         got, report = execute(ptx, self.smem, columns=columns, ranks=self.ranks,
                               policy=policy[0], seed=policy[1], **options)  # fmt: skip
+        if self.rows == 64:
+            low, high = np.split(got[:, :, : self.n // 2], 2, axis=1)
+            got = np.concatenate([low, high], axis=2)
+            return got.view(np.float32).reshape(-1, self.n), report
         return got.view(np.float32).reshape(-1, columns)[:, : self.n], report

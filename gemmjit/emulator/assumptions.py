@@ -64,6 +64,17 @@ ASSUMPTIONS: dict[str, Assumption] = {
         ("own", "leader"),
         "known kernels keep all scales of B in both",
     ),
+    "scale_parts": Assumption(
+        "where block scales lie with M = 128 of a pair, whose D is in two parts",
+        ("parts",),
+        "CUTLASS: the quadrants of a part hold the scales of its columns of B, and of the block's "
+        "64 rows of A; no kernel is known that uses it",
+    ),
+    "zero_column_spans": Assumption(
+        "what the skip span of a zero-column mask counts",
+        ("examples", "table"),
+        "PTX ISA 9.7.16.4.3: zeroed columns in its examples, used ones in its table",
+    ),
     "tmem_quadrant": Assumption(
         "which lanes tcgen05.ld and .st touch when the address names another warp's quadrant",
         ("warp",),
@@ -78,7 +89,7 @@ ASSUMPTIONS: dict[str, Assumption] = {
     "pack_16b": Assumption(
         "which columns .pack::16b joins and .unpack::16b parts",
         ("adjacent",),
-        "PTX ISA 9.7.16.8.2 without its figure: columns 2c (low half) and 2c + 1",
+        "columns 2c (low half) and 2c + 1, as CUTLASS's layouts have it; no known kernel uses it",
     ),
     "tmem_containers": Assumption(
         "where 4-bit elements of A lie in the bytes of tensor memory",
@@ -88,7 +99,8 @@ ASSUMPTIONS: dict[str, Assumption] = {
     "cp_4x256b": Assumption(
         "to which lanes tcgen05.cp.4x256b copies its four rows",
         ("quadrants",),
-        "one row a quadrant, at the lane of the address; the figure of the manual was not seen",
+        "one row a quadrant, at the lane of the address, as CUTLASS's layout has it; no known "
+        "kernel uses it",
     ),
     "shift_down": Assumption(
         "which way tcgen05.shift.down moves the rows of 32 lanes",

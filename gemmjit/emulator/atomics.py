@@ -17,6 +17,7 @@ from gemmjit.emulator.lanes import LaneSet
 from gemmjit.emulator.load_store import space_of
 from gemmjit.emulator.module import Instruction, Sink
 from gemmjit.emulator.operands import Operands, type_of
+from gemmjit.emulator.ptx_types import PTX_TYPES
 from gemmjit.emulator.spaces import space_named
 from gemmjit.emulator.steps import LaneOp, Step
 
@@ -67,10 +68,11 @@ def reduction_function(operation: str, kind: str) -> Callable[[Array, Array], Ar
 @instruction("atom", "red")
 def _atomic(operands: Operands, found: Instruction) -> Step:
     mods = [m for m in found.mods if m not in ("noftz", "L2::cache_hint")]
-    kind = mods[-1]
+    # The manual writes `.add.v2.f32`, and `.v2.f32.add` in its examples.
+    kind = next((m for m in reversed(mods) if m in PTX_TYPES), "")
     operation = next((m for m in mods if m in _INTEGER or m == "cas"), "")
     vector = next((int(m[1:]) for m in mods if m in ("v2", "v4", "v8")), 1)
-    if not operation or "async" in mods:
+    if not operation or not kind or "async" in mods:
         raise reject(found)
     returns = found.opcode == "atom"
     items = list(found.operands)

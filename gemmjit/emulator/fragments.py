@@ -24,6 +24,8 @@ __all__ = [
     "accumulator",
     "multiplicand_a",
     "multiplicand_b",
+    "octets_from_registers",
+    "octets_to_registers",
     "row_addresses",
     "rows_from_registers",
     "rows_to_registers",
@@ -276,6 +278,48 @@ def rows_from_registers(registers: NDArray[np.uint32], trans: bool) -> NDArray[n
     if trans:
         elements = np.ascontiguousarray(elements.swapaxes(2, 3))
     return elements.view(np.uint8).reshape(warps, num, 8, 16)
+
+
+def octets_to_registers(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Distribute loaded 16 x 16 matrices of bytes over lanes, transposed (`ldmatrix.m16n16.trans`).
+
+    Byte e of register r of lane l is byte ``g + 8r`` of row ``4t + e`` (CUTLASS, copy_sm100.hpp and
+    copy_traits_sm100.hpp).
+
+    Parameters
+    ----------
+    rows : ndarray of uint8, (warps, num, 16, 16)
+        The rows at the addresses of the lanes from 16 times the matrix on.
+
+    Returns
+    -------
+    ndarray of uint32, (warps, 2 num, 32)
+    """
+    warps, num = rows.shape[:2]
+    # (t, e, r, g) to (r, g, t, e)
+    split = rows.reshape(warps, num, 4, 4, 2, 8).transpose(0, 1, 4, 5, 2, 3)
+    return np.ascontiguousarray(split).view(np.uint32).reshape(warps, 2 * num, 32)
+
+
+def octets_from_registers(registers: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    """Collect 16 x 8 matrices of bytes from lanes, transposed (`stmatrix.m16n8.trans`).
+
+    Byte e of lane l goes to byte ``g + 8 * (e // 2)`` of row ``2t + e % 2`` (CUTLASS,
+    copy_traits_sm100.hpp): lanes hold the matrix as an accumulator of `mma.m16n8`.
+
+    Parameters
+    ----------
+    registers : ndarray of uint32, (warps, num, 32), C-contiguous
+
+    Returns
+    -------
+    ndarray of uint8, (warps, num, 8, 16)
+        Rows to be stored at `row_addresses`.
+    """
+    warps, num = registers.shape[:2]
+    # (g, t, upper, odd) to (t, odd, upper, g)
+    split = registers.view(np.uint8).reshape(warps, num, 8, 4, 2, 2).transpose(0, 1, 3, 5, 4, 2)
+    return np.ascontiguousarray(split).reshape(warps, num, 8, 16)
 
 
 def transpose_registers(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:

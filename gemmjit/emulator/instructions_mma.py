@@ -63,83 +63,99 @@ def build_mma(operands: Operands, found: Instruction) -> Step:
     return LaneOp(run, sync=WARP)
 
 
-#: Source formats of ldmatrix.m8n16: bits of an element.
+#: Source formats of ldmatrix: bits of an element.
 _EXPANDED = {"b4x16_p64": 4, "b6x16_p32": 6}
+_MATRIX = {"sync", "aligned", "shared", "shared::cta"}
 
 
-def _shape_of(found: Instruction) -> tuple[int, bool]:
-    """Return the number of matrices and `.trans`; the parts of the name come in any order."""
-    if "m8n8" not in found.mods or "b16" not in found.mods:
-        raise reject(found, "only .m8n8 matrices of .b16 are known")
-    known = {"sync", "aligned", "m8n8", "b16", "trans", "shared", "shared::cta", "x1", "x2", "x4"}
-    counts = [int(m[1]) for m in found.mods if m in ("x1", "x2", "x4")]
-    if len(counts) != 1 or not known.issuperset(found.mods):
+def _count(found: Instruction, known: set[str], needed: set[str], most: int = 4) -> int:
+    """Return the number of matrices; the parts of the name come in any order."""
+    counts = [m for m in found.mods if m in ("x1", "x2", "x4")]
+    others = set(found.mods) - set(counts)
+    if len(counts) != 1 or others - _MATRIX - known or not {"aligned", *needed} <= others:
         raise reject(found)
-    return counts[0], "trans" in found.mods
-
-
-def _expanded_count(found: Instruction) -> int:
-    counts = [int(m[1]) for m in found.mods if m in ("x1", "x2", "x4")]
-    known = {"sync", "aligned", "m8n16", "b8x16", "shared", "shared::cta", "x1", "x2", "x4"}
-    if len(counts) != 1 or not (known | set(_EXPANDED)).issuperset(found.mods):
-        raise reject(found)
-    if not {"aligned", "m8n16", "b8x16"} <= set(found.mods):
-        raise reject(found, "expected .m8n16 and .b8x16")
-    return counts[0]
+    if int(counts[0][1]) > most:
+        raise reject(found, f"expected .x1 to .x{most}; got .{counts[0]};")
+    return int(counts[0][1])
 
 
 class _Rows:
-    """The 16-byte rows that the lanes of a warp name: lane 8j + i gives row i of matrix j."""
+    """The 16-byte rows that the lanes of a warp name: lane 8j + i gives row i of matrix j.
 
-    def __init__(self, operands: Operands, found: Instruction, address: int, num: int) -> None:
+    Or lane 16j + i, where a matrix is 16 high.
+    """
+
+    def __init__(
+        self, operands: Operands, found: Instruction, address: int, num: int, high: int = 8
+    ) -> None:
         in_shared = any(m.startswith("shared") for m in found.mods)
         self.space = space_named(operands.grid, "shared" if in_shared else "generic")
         self.shared = operands.grid.shared
         self.address = operands.address(found.operands[address])
         self.num = num
+        self.high = high
 
     def flat(self, lanes: LaneSet, writes: bool) -> Array:
-        """Return the rows as numbers of 16-byte units of shared memory, `[warps, num, 8]`."""
-        if self.num < 4:
-            chosen = lanes.select(np.arange(lanes.count) % WARP < 8 * self.num)
+        """Return the rows as numbers of 16-byte units of shared memory, `[warps, num, high]`."""
+        if self.num * self.high < WARP:
+            chosen = lanes.select(np.arange(lanes.count) % WARP < self.high * self.num)
             assert chosen is not None
             lanes = chosen
         addresses = self.address.values(lanes)
         located = self.space.locate(lanes, addresses, _ROW_BYTES, writes)
         if len(located) != 1 or located[0][0] is not self.shared or located[0][2] is not None:
             raise MemoryFault("a row address lies outside shared memory")
-        return located[0][1].reshape(-1, self.num, 8) >> 4
+        return located[0][1].reshape(-1, self.num, self.high) >> 4
 
 
 @instruction("ldmatrix.sync")
 def build_ldmatrix(operands: Operands, found: Instruction) -> Step:
     """`ldmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 r, [p]`.
 
-    Or `.m8n16.num{.shared}.b8x16.b4x16_p64` and `.b6x16_p32`: 16 elements of a row are expanded to
-    a byte each, in its low bits.
+    Or `.m16n16.num.trans{.shared}.b8`, or `.m8n16.num` and `.m16n16.num.trans` with
+    `.b8x16.b4x16_p64` or `.b6x16_p32`: 16 elements of a row are expanded to a byte each, in its low
+    bits.
     """
-    bits = next((_EXPANDED[m] for m in found.mods if m in _EXPANDED), 8)
-    num, trans = _shape_of(found) if bits == 8 else (_expanded_count(found), False)
-    rows = _Rows(operands, found, 1, num)
+    formats = [m for m in found.mods if m in _EXPANDED]
+    bits = _EXPANDED[formats[0]] if formats else 8
+    expanded = {"b8x16", *formats[:1]}
+    high, trans = 8, "trans" in found.mods
+    if "m16n16" in found.mods:
+        high = 16
+        needed = {"m16n16", "trans", *(expanded if formats else {"b8"})}
+        num = _count(found, needed, needed, 2)
+    elif formats:
+        num = _count(found, {"m8n16", *expanded}, {"m8n16", *expanded})
+    else:
+        num = _count(found, {"m8n8", "b16", "trans"}, {"m8n8", "b16"})
+    rows = _Rows(operands, found, 1, num, high)
     destination = operands.group(found.operands[0], "b32", writes=True)
-    if len(destination.rows) != num:
-        raise reject(found, f"expected {num} registers; got {len(destination.rows)}")
+    count = num * high // 8
+    if len(destination.rows) != count:
+        raise reject(found, f"expected {count} registers; got {len(destination.rows)}")
     memory = rows.shared.view(_ROW_TYPE)
 
     def run(lanes: LaneSet) -> None:
-        data = memory[rows.flat(lanes, False)].view(np.uint8).reshape(-1, num, 8, _ROW_BYTES)
+        data = memory[rows.flat(lanes, False)].view(np.uint8).reshape(-1, num, high, _ROW_BYTES)
         if bits != 8:
             data = np.ascontiguousarray(expand(bits, data))
-        registers = fragments.rows_to_registers(data, trans)
-        destination.write(lanes, registers.swapaxes(0, 1).reshape(num, -1))
+        if high == 16:
+            registers = fragments.octets_to_registers(data)
+        else:
+            registers = fragments.rows_to_registers(data, trans)
+        destination.write(lanes, registers.swapaxes(0, 1).reshape(count, -1))
 
     return LaneOp(run, sync=WARP)
 
 
 @instruction("stmatrix.sync")
 def build_stmatrix(operands: Operands, found: Instruction) -> Step:
-    """`stmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 [p], r`."""
-    num, trans = _shape_of(found)
+    """`stmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 [p], r`, or `.m16n8.num.trans.b8`."""
+    octets, trans = "m16n8" in found.mods, "trans" in found.mods
+    if octets:
+        num = _count(found, {"m16n8", "b8", "trans"}, {"m16n8", "b8", "trans"})
+    else:
+        num = _count(found, {"m8n8", "b16", "trans"}, {"m8n8", "b16"})
     rows = _Rows(operands, found, 0, num)
     source = operands.group(found.operands[1], "b32")
     if len(source.rows) != num:
@@ -149,7 +165,11 @@ def build_stmatrix(operands: Operands, found: Instruction) -> Step:
     def run(lanes: LaneSet) -> None:
         flat = rows.flat(lanes, True)
         registers = source.read(lanes).reshape(num, -1, WARP).swapaxes(0, 1)
-        data = fragments.rows_from_registers(np.ascontiguousarray(registers), trans)
+        registers = np.ascontiguousarray(registers)
+        if octets:
+            data = fragments.octets_from_registers(registers)
+        else:
+            data = fragments.rows_from_registers(registers, trans)
         memory[flat] = data.view(_ROW_TYPE)[..., 0]
         machine.progress += 1
 

@@ -107,7 +107,7 @@ class _Copy:
             operand = SharedOperand(grid, each, chunks, "tcgen05.cp: the source", lane)
             work.append((each, operand, part))
         done = partial(self._complete, work, self.lanes + first, slice(column, column + width))
-        submit(grid, "tcgen05.cp", slot, blocks, done, self.where)
+        submit(grid, "tcgen05.cp", lane, blocks, done, self.where)
 
     def _complete(
         self, work: list[tuple[int, SharedOperand, Region]], lanes: Array, columns: slice
@@ -176,6 +176,6 @@ def build_shift(operands: Operands, found: Instruction) -> Step:
                 memory.hazards.flights["copy writes"][part] += 1
                 parts.append(part)
             done = partial(complete, parts, lane, column, reading)
-            submit(grid, "tcgen05.shift", slot, blocks, done, where)
+            submit(grid, "tcgen05.shift", thread, blocks, done, where)
 
     return LaneOp(run)

@@ -22,13 +22,14 @@ from gemmjit.emulator.dispatch import instruction, reject
 from gemmjit.emulator.faults import ConvergenceFault, MemoryFault, RaceError
 from gemmjit.emulator.grid import Grid
 from gemmjit.emulator.lanes import WARP, LaneSet
-from gemmjit.emulator.module import Immediate, Instruction
+from gemmjit.emulator.module import Immediate, Instruction, Vector
 from gemmjit.emulator.operands import Operands
 from gemmjit.emulator.register_list import RegisterList, register_list
 from gemmjit.emulator.steps import LaneOp, Step
 from gemmjit.emulator.tcgen05_fragments import SHAPES, TmemFragment, tmem_fragment
 from gemmjit.emulator.tensor_memory import TensorMemory, split, tensor_memory
 from gemmjit.emulator.tmem_hazards import Region, region
+from gemmjit.emulator.tmem_reduction import QUALIFIERS, TmemReduction
 
 __all__: list[str] = []
 
@@ -66,12 +67,14 @@ def _fragment(operands: Operands, found: Instruction, option: str) -> TmemFragme
     shapes = [m for m in found.mods if m in SHAPES]
     counts = [int(m[1:]) for m in found.mods if re.fullmatch(r"x\d+", m)]
     others = set(found.mods) - {*shapes, *(f"x{n}" for n in counts), option}
-    if len(shapes) != 1 or len(counts) != 1 or others - {"ld", "st", "sync", "aligned", "b32"}:
+    reduces = "red" in others
+    known = {"ld", "st", "sync", "aligned"} | (QUALIFIERS if reduces else {"b32"})
+    if len(shapes) != 1 or len(counts) != 1 or others - known or (reduces and option in found.mods):
         raise reject(found)
     halves = 0
-    expected = 2
+    expected = 3 if reduces else 2
     if shapes[0] == "16x32bx2":
-        expected = 3
+        expected += 1
         given = found.operands[-1 if found.mods[0] == "ld" else 1]
         if not isinstance(given, Immediate) or not isinstance(given.value, int):
             raise reject(found, "immHalfSplitoff must be an integer constant")
@@ -93,9 +96,15 @@ class _Instruction:
         self.memory: TensorMemory = tensor_memory(operands.grid)
         self.where = operands.grid.program.describe(operands.pc)
         self.fragment = _fragment(operands, found, "pack::16b" if is_load else "unpack::16b")
-        self.address = operands.address(found.operands[1 if is_load else 0])
+        self.reduction = TmemReduction(found) if "red" in found.mods else None
+        place = (1 if self.reduction is None else 2) if is_load else 0
+        self.address = operands.address(found.operands[place])
         vector = found.operands[0 if is_load else -1]
-        self.registers = register_list(found, vector, self.fragment.registers)
+        count = self.fragment.registers
+        if self.reduction is not None:
+            items = vector.items if isinstance(vector, Vector) else (vector,)
+            vector, count = Vector((*items, found.operands[1])), count + 1
+        self.registers = register_list(found, vector, count)
         self.file = operands.grid.registers[4]
         self.state = "load reads" if is_load else "store writes"
 
@@ -161,7 +170,10 @@ class _Load(_Instruction):
 
     def _reader(self, access: _Access, slot: int, lane: int, column: int) -> Any:
         def read() -> None:
-            access.values = self.fragment.load(self.memory.data[slot], lane, column)
+            values = self.fragment.load(self.memory.data[slot], lane, column)
+            if self.reduction is not None:
+                values = np.concatenate([values, self.reduction(values)[:, None]], axis=1)
+            access.values = values
 
         return read
 
@@ -190,9 +202,12 @@ def _nothing() -> None:
     return None
 
 
-@instruction("tcgen05.ld.sync")
+@instruction("tcgen05.ld.sync", "tcgen05.ld.red.sync")
 def build_load(operands: Operands, found: Instruction) -> Step:
-    """`tcgen05.ld.sync.aligned.shape.num{.pack::16b}.b32 r, [taddr]{, immHalfSplitoff}`."""
+    """`tcgen05.ld.sync.aligned.shape.num{.pack::16b}.b32 r, [taddr]{, immHalfSplitoff}`.
+
+    Or `tcgen05.ld.red.sync.aligned.shape.num.op{.abs}{.NaN}.type r, redval, [taddr]...`.
+    """
     return LaneOp(_Load(operands, found, True).run, sync=WARP)
 
 

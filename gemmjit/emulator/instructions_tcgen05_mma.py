@@ -1,7 +1,7 @@
-"""`tcgen05.mma` (PTX ISA 9.1, section 9.7.16.10.9.1): operands meet tensor and shared memory.
+"""`tcgen05.mma` and `.ws` (PTX ISA 9.1, section 9.7.16.10.9): operands meet the memories.
 
-The numbers and layouts are in :mod:`gemmjit.emulator.tcgen05_mma`. Not here: `.sp`, `.ws` and
-`.ashift` (refused). What `.collector` says changes no result.
+The numbers and layouts are in :mod:`gemmjit.emulator.tcgen05_mma`. Not here: `.sp` and `.ashift`
+(refused). What `.collector` says changes no result.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from gemmjit.emulator.tcgen05_pipe import SharedOperand, submit
 from gemmjit.emulator.tcgen05_scales import ScaleOperands
 from gemmjit.emulator.tensor_memory import LANES, split, tensor_memory
 from gemmjit.emulator.tmem_hazards import Region, region
+from gemmjit.emulator.zero_columns import zero_columns
 
 __all__: list[str] = []
 
 Array = npt.NDArray[Any]
 
-_COLLECTOR = tuple(f"collector::a::{op}" for op in ("fill", "use", "lastuse", "discard"))
+_OPS = ("fill", "use", "lastuse", "discard")
+_COLLECTOR = tuple(f"collector::a::{op}" for op in _OPS)
+_STATIONARY_COLLECTOR = tuple(f"collector::b{i}::{op}" for i in range(4) for op in _OPS)
 _SCALES = {"scale_vec::1X": 1, "scale_vec::2X": 2, "scale_vec::4X": 4, "block16": 4}
 _BLOCK_32 = {"mxf8f6f4": 1, "mxf4": 2, "mxf4nvf4": 2}
 _ALLOWED_SCALES = {"mxf8f6f4": (1,), "mxf4": (2,), "mxf4nvf4": (2, 4)}
@@ -60,11 +63,15 @@ class _Mma:
         self.group = cta_group(operands, found)
         kinds = [m.removeprefix("kind::") for m in found.mods if m.startswith("kind::")]
         sizes = [m for m in found.mods if m in _SCALES or m == "block32"]
-        known = {"mma", "block_scale", f"cta_group::{self.group}", *sizes, *_COLLECTOR}
+        self.stationary = "ws" in found.mods
+        collector = _STATIONARY_COLLECTOR if self.stationary else _COLLECTOR
+        known = {"mma", "ws", "block_scale", f"cta_group::{self.group}", *sizes, *collector}
         known.update(f"kind::{kind}" for kind in kinds)
         if len(kinds) != 1 or kinds[0] not in KINDS or set(found.mods) - known:
             raise reject(found)
         self.kind = kinds[0]
+        if self.stationary and (self.group != 1 or self.kind in BLOCK_SCALED):
+            raise reject(found, "expected .ws with .cta_group::1 and a kind without block scales")
         self.scales = _scales(found, self.kind, sizes)
         self._operands(operands, found)
 
@@ -86,14 +93,18 @@ class _Mma:
         self.disabled: list[Array] = []
         if rest and isinstance(rest[0], Vector):
             self.disabled = [operands.source(x, "b32") for x in operands.items(rest.pop(0))]
-            if self.scales or len(self.disabled) != 4 * self.group:
+            if self.scales or self.stationary or len(self.disabled) != 4 * self.group:
                 raise reject(found, f"disable-output-lane: expected {4 * self.group} registers")
         if len(rest) not in (1, 2):
             raise reject(found, f"{len(found.operands)} operands")
         self.enable, self.negated = operands.predicate_reader(rest[0])
         self.shift = 0
+        self.mask: Array | None = None
         if len(rest) == 2:
             given = rest[1]
+            if self.stationary:
+                self.mask = operands.source(given, "b64")
+                return
             if self.kind not in ("f16", "tf32") or not isinstance(given, Immediate):
                 raise reject(found, "scale-input-d is a constant of kind::f16 and kind::tf32")
             self.shift = int(given.value)
@@ -121,20 +132,23 @@ class _Mma:
         a = column(self.a) if self.a is not None else addresses(self.a_address)
         scales = [addresses(operand) for operand in self.scale_addresses or ()]
         masks = [column(row) for row in self.disabled]
+        zeros = [0] * len(d) if self.mask is None else column(self.mask)
         for i, lane in enumerate(lanes.lanes.tolist()):
             self._issue(
                 lane, d[i], a[i], b[i], bits[i], bool(enable[i]) != self.negated,
-                [each[i] for each in scales], [each[i] for each in masks],
+                [each[i] for each in scales], [each[i] for each in masks], zeros[i],
             )  # fmt: skip
 
     def _issue(
         self, lane: int, d: int, a: int, b: int, bits: int, accumulate: bool, scales: list[int],
-        masks: list[int],
+        masks: list[int], zeros: int,
     ) -> None:  # fmt: skip
         grid = self.grid
         slot = lane // grid.space.threads
         blocks = blocks_of(grid, slot, self.group)
-        plan = tcgen05_plan(self.kind, bits, self.group, self.scales, grid.machine.numerics)
+        plan = tcgen05_plan(
+            self.kind, bits, self.group, self.scales, grid.machine.numerics, self.stationary
+        )
         product = _Product(self, plan, blocks, lane, accumulate)
         product.place(d, a if self.a is None else None)
         if self.a is not None:
@@ -143,8 +157,9 @@ class _Mma:
         if scales:
             product.scales = ScaleOperands(grid, plan, blocks, scales[0], scales[1], self.where)
         product.disable(masks)
+        product.zero(zeros)
         product.begin()
-        submit(grid, "tcgen05.mma", slot, blocks, product.complete, self.where)
+        submit(grid, "tcgen05.mma", lane, blocks, product.complete, self.where)
 
 
 class _Product:
@@ -165,6 +180,7 @@ class _Product:
         self.b: list[SharedOperand] = []
         self.a_place: tuple[int, int] | None = None
         self.enabled: list[Array] | None = None
+        self.zeros: Array | None = None
         self.writes: list[Region] = []
         self.reads: list[Region] = []
 
@@ -174,8 +190,9 @@ class _Product:
         self.d_lane, self.d_column = split(d)
         plan.check_lane(self.d_lane, "D")
         for slot in self.blocks:
-            self.memory.check_columns(slot, self.d_column, plan.d_columns, f"{where}: D")
-            self.writes += self._regions(slot, self.d_lane, self.d_column, plan.d_columns)
+            columns = plan.layout.columns
+            self.memory.check_columns(slot, self.d_column, columns, f"{where}: D")
+            self.writes += self._regions(slot, self.d_lane, self.d_column, columns)
         if a is None:
             return
         a_lane, a_column = self.a_place = split(a)
@@ -184,11 +201,6 @@ class _Product:
             raise MemoryFault(
                 f"tcgen05.mma: lane of A: expected that of D, {self.d_lane}; got {a_lane}"
             )
-        if plan.blocks == 2 and plan.rows == 64:
-            raise MemoryFault(
-                "tcgen05.mma: A in tensor memory with M = 128 of a pair: no document gives its "
-                "layout, and it has no semantics in the emulator"
-            )
         if plan.what.mn_major_a:
             raise MemoryFault("tcgen05.mma: A in tensor memory: expected no transpose")
         for slot in self.blocks:
@@ -196,7 +208,7 @@ class _Product:
             self.reads += self._regions(slot, a_lane, a_column, A_COLUMNS)
 
     def _regions(self, slot: int, lane: int, column: int, columns: int) -> list[Region]:
-        if self.plan.blocks == 1 and self.plan.rows == 64:
+        if self.plan.layout.is_half:
             return [region(slot, 32 * q + lane, 16, column, columns) for q in range(4)]
         return [region(slot, 0, LANES, column, columns)]
 
@@ -220,6 +232,13 @@ class _Product:
             bits = np.unpackbits(words, bitorder="little").reshape(-1, LANES)
             self.enabled = [row == 0 for row in bits]
 
+    def zero(self, bits: int) -> None:
+        """Take the zero-column mask descriptor of `.ws`; 0 stands for none."""
+        if bits:
+            reading = self.grid.machine.assumptions.rely("zero_column_spans", self.what.where)
+            layout = self.plan.layout
+            self.zeros = zero_columns(bits, self.plan.what.n, layout.num_parts, reading)
+
     def begin(self) -> None:
         """Check against what is in flight, and join it."""
         hazards, where = self.memory.hazards, self.what.where
@@ -241,6 +260,8 @@ class _Product:
         """Read the operands, multiply, and write D."""
         plan = self.plan
         b = np.concatenate([plan.b_from_chunks(operand.read()) for operand in self.b], axis=1)
+        if self.zeros is not None:
+            b = np.where(self.zeros, np.float32(0), b)
         for i, slot in enumerate(self.blocks):
             memory = self.memory.data[slot]
             d = plan.read_d(memory, self.d_lane, self.d_column)
@@ -248,11 +269,16 @@ class _Product:
                 d = np.zeros_like(d)
             elif self.what.shift:
                 d = d * np.float32(2.0**-self.what.shift)
-            a = self._a(i, slot)
-            if self.scales is None:
-                d = plan.product(a, b, d, None)
-            else:
-                d = self.scales.product(slot, a, b, d)
+            shared_a = plan.a_from_chunks(self.a[i].read()) if self.a else None
+            results = []
+            for number, (lanes, columns) in enumerate(plan.layout.parts):
+                a = self._a(slot, lanes) if shared_a is None else shared_a
+                own_b, own_d = b[:, columns], d[:, columns]
+                if self.scales is None:
+                    results.append(plan.product(a, own_b, own_d, None))
+                else:
+                    results.append(self.scales.product(slot, number, a, own_b, own_d))
+            d = np.concatenate(results, axis=1)
             enabled = self.enabled[i] if self.enabled is not None else None
             plan.write_d(memory, self.d_lane, self.d_column, d, enabled)
         for part in self.reads:
@@ -260,12 +286,12 @@ class _Product:
         for part in self.writes:
             self.memory.hazards.end("product writes", part)
 
-    def _a(self, position: int, slot: int) -> Array:
+    def _a(self, slot: int, lanes: Array) -> Array:
+        """Return A from the tensor memory of a block, by the lanes that compute with it."""
         plan = self.plan
-        if self.a_place is None:
-            return plan.a_from_chunks(self.a[position].read())
+        assert self.a_place is not None
         lane, column = self.a_place
-        words = self.memory.data[slot][plan.lanes + lane, column : column + A_COLUMNS]
+        words = self.memory.data[slot][lanes + lane, column : column + A_COLUMNS]
         containers = "middle"
         if plan.what.k == 32 and plan.what.a_type in SMALL_FLOATS[2:]:
             containers = self.grid.machine.assumptions.rely(
@@ -276,5 +302,5 @@ class _Product:
 
 @instruction("tcgen05.mma")
 def build_mma(operands: Operands, found: Instruction) -> Step:
-    """`tcgen05.mma.cta_group.kind{.block_scale{.size}}{.collector} [d], a, b-desc, idesc, ...`."""
+    """`tcgen05.mma{.ws}.cta_group.kind{.block_scale{.size}}{.collector} [d], a, b, idesc, ...`."""
     return LaneOp(_Mma(operands, found).run)

@@ -69,7 +69,7 @@ def build_commit(operands: Operands, found: Instruction) -> Step:
             cells = grid.mbarriers.cells(flat)
             grid.machine.races.barrier_use(grid, lane, cells)
             blocks = blocks_of(grid, slot, group)
-            submit(grid, "tcgen05.commit", slot, blocks, partial(arrive, cells), where)
+            submit(grid, "tcgen05.commit", lane, blocks, partial(arrive, cells), where)
 
     return LaneOp(run)
 

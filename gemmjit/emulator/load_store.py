@@ -10,8 +10,16 @@ import numpy.typing as npt
 
 from gemmjit.emulator.control import parameter_bytes
 from gemmjit.emulator.dispatch import instruction, reject
+from gemmjit.emulator.faults import MemoryFault
 from gemmjit.emulator.lanes import LaneSet
-from gemmjit.emulator.module import Address, Instruction, Symbol, Variable
+from gemmjit.emulator.module import (
+    Address,
+    Immediate,
+    Instruction,
+    Register,
+    Symbol,
+    Variable,
+)
 from gemmjit.emulator.operands import Operands, type_of
 from gemmjit.emulator.spaces import space_named
 from gemmjit.emulator.steps import Copy, LaneOp, Nothing, Step, Together
@@ -19,6 +27,7 @@ from gemmjit.emulator.steps import Copy, LaneOp, Nothing, Step, Together
 __all__ = ["space_of"]
 
 Array = npt.NDArray[Any]
+_BULK_LIMIT = 1 << 24
 _SPACES = (
     "global", "shared", "shared::cta", "shared::cluster", "local", "const", "param",
     "param::entry", "param::func",
@@ -130,6 +139,36 @@ def _st(operands: Operands, found: Instruction) -> Step:
         else:
             values = np.stack([lanes.get(row) for row in sources], -1)
         path.store(lanes, address.values(lanes), values, dtype, count)
+
+    return LaneOp(run)
+
+
+@instruction("st.bulk")
+def _zero(operands: Operands, found: Instruction) -> Step:
+    """`st.bulk{.weak}{.shared::cta} [a], size, 0`: zeros, 8 bytes at a time."""
+    if set(found.mods) - {"bulk", "weak", "shared::cta"} or len(found.operands) != 3:
+        raise reject(found)
+    amount, value = found.operands[1:]
+    if not isinstance(value, Immediate) or value.value != 0:
+        raise reject(found, "an initval other than 0 has no semantics")
+    narrow = isinstance(amount, Register) and type_of(amount.type).bits == 32
+    size = operands.source(amount, "b32" if narrow else "b64")
+    address, path = operands.address(found.operands[0]), space_named(operands.grid, space_of(found))
+    dtype = np.dtype(np.uint64)
+
+    def run(lanes: LaneSet) -> None:
+        sizes = np.broadcast_to(lanes.get(size), lanes.get(operands.grid.alive).shape).reshape(-1)
+        for nbytes in np.unique(sizes).tolist():
+            if nbytes % 8 or nbytes > _BULK_LIMIT:
+                raise MemoryFault(
+                    f"st.bulk: size: expected a multiple of 8 up to {_BULK_LIMIT}; got {nbytes}"
+                )
+            chosen = lanes.select(sizes == nbytes)
+            assert chosen is not None
+            at = address.values(chosen)
+            for offset in range(0, nbytes, 8):
+                place = at + at.dtype.type(offset)
+                path.store(chosen, place, np.zeros(place.shape, dtype), dtype, 1)
 
     return LaneOp(run)
 

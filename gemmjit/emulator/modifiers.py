@@ -42,7 +42,8 @@ _ALLOWED = {
     "cvt": f"{_ROUNDING} rna rni rzi rmi rpi ftz sat satfinite relu pack",
     "mov": "", "cvta": f"to {_SPACES}", "isspacep": _SPACES,
     "ld": f"{_ORDER} {_SPACES} {_CACHE} {_VECTORS}", "ldu": f"global {_VECTORS}",
-    "st": f"{_ORDER} {_SPACES} {_CACHE} {_VECTORS} async mbarrier::complete_tx::bytes",
+    "st": f"{_ORDER} {_SPACES} {_CACHE} {_VECTORS} async bulk "
+    "mbarrier::complete_tx::bytes",
     "atom": f"{_ORDER} {_SPACES} {_VECTORS} add min max and or xor exch inc dec cas noftz "
     "L2::cache_hint",
     "red": f"{_ORDER} {_SPACES} {_VECTORS} add min max and or xor inc dec noftz L2::cache_hint "

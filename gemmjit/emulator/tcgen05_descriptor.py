@@ -80,7 +80,7 @@ def _field(bits: int, low: int, width: int) -> int:
 
 @lru_cache(maxsize=1024)
 def decode_instruction(
-    kind: str, bits: int, cta_group: int, scales: int = 0
+    kind: str, bits: int, cta_group: int, scales: int = 0, stationary: bool = False
 ) -> InstructionDescriptor:
     """Read an instruction descriptor.
 
@@ -93,6 +93,8 @@ def decode_instruction(
     cta_group : {1, 2}
     scales : int
         Scales of a row in K, of the block-scaled kinds.
+    stationary : bool
+        Whether it is of `.ws`, which has other shapes, and bits for the largest shift of B.
 
     Raises
     ------
@@ -101,7 +103,8 @@ def decode_instruction(
     UnknownInstruction
         If the descriptor asks for what is not emulated: sparse A, K of 96.
     """
-    text = f"tcgen05.mma kind::{kind} instruction descriptor {bits:#010x}"
+    opcode = "tcgen05.mma.ws" if stationary else "tcgen05.mma"
+    text = f"{opcode} kind::{kind} instruction descriptor {bits:#010x}"
     if _field(bits, 2, 1):
         raise UnknownInstruction(f"{text}: sparse matrices have no semantics in the emulator")
     scaled = kind in BLOCK_SCALED
@@ -112,8 +115,8 @@ def decode_instruction(
     m = _field(bits, 27, 2) << 7 if scaled else _field(bits, 24, 5) << 4
     n = _field(bits, 17, 6) << 3
     codes = _field(bits, 7, 3), _field(bits, 10, 2 if packed else 3)
-    rules = [*_fixed_fields(bits, scaled, packed), *_types(kind, bits, codes)]
-    rules += _shape(kind, m, n, cta_group)
+    rules = [*_fixed_fields(bits, scaled, packed, stationary), *_types(kind, bits, codes)]
+    rules += _stationary_shape(m, n) if stationary else _shape(kind, m, n, cta_group)
     rules += _operations(kind, bits, n, types.get(codes[1], ""), cta_group)
     if scaled:
         rules += _scales(kind, bits, scales)
@@ -131,13 +134,14 @@ def decode_instruction(
     )  # fmt: skip
 
 
-def _fixed_fields(bits: int, scaled: bool, packed: bool) -> Iterator[_Rule]:
+def _fixed_fields(bits: int, scaled: bool, packed: bool, stationary: bool) -> Iterator[_Rule]:
     fields: list[tuple[int, int]] = [(0, 2), (6, 1)]
     if scaled:
         fields += [(3, 1), (24, 3), (12, 1) if packed else (31, 1)]
     else:
-        # The shift of .ws belongs to another instruction.
-        fields += [(23, 1), (29, 1), (30, 2)]
+        fields += [(23, 1), (29, 1)]
+        if not stationary:
+            fields.append((30, 2))
     for low, width in fields:
         got = _field(bits, low, width)
         yield got == 0, f"bits {low} to {low + width - 1}", 0, got
@@ -167,6 +171,11 @@ def _shape(kind: str, m: int, n: int, cta_group: int) -> Iterator[_Rule]:
     if kind == "i8":
         step = 32 if cta_group == 2 else 8 if n <= 32 else 16
     yield step <= n <= 256 and n % step == 0, "N", f"a multiple of {step} up to 256", n
+
+
+def _stationary_shape(m: int, n: int) -> Iterator[_Rule]:
+    yield m in (32, 64, 128), "M", "one of (32, 64, 128)", m
+    yield n in (64, 128, 256), "N", "one of (64, 128, 256)", n
 
 
 def _operations(kind: str, bits: int, n: int, b_type: str, cta_group: int) -> Iterator[_Rule]:

@@ -1,16 +1,8 @@
 """`tcgen05.mma`: D = A x B (+ D) of one block or a pair, with operands as numbers.
 
 A plan is made once for a kind and an instruction descriptor. It says where the operands are and
-computes; it reads no memory itself. Sources: PTX ISA 9.1, sections 9.7.16.2.1 (shapes), 9.7.16.10.4
-(packing) and 9.7.16.10.5 (layouts, by name; the formulas are CUTLASS's):
-
-========================  ======================================================
-M, blocks (layout)        row m, column n of a block's D: lane, column
-========================  ======================================================
-128, one (D); 256, two    m, n; the second block of a pair has rows from 128 on
-64, one (F)               ``m % 16 + 32 * (m // 16)`` (+ 16 where the address says so), n
-128, two (B)              m of its 64 rows, n; from N / 2 on ``m + 64``, ``n - N / 2``
-========================  ======================================================
+computes; it reads no memory itself. Sources: PTX ISA 9.1, sections 9.7.16.2.1 (shapes) and
+9.7.16.10.4 (packing). Where D and A lie in tensor memory: :mod:`gemmjit.emulator.tcgen05_layouts`.
 """
 
 from __future__ import annotations
@@ -26,7 +18,7 @@ from gemmjit.emulator import accumulate
 from gemmjit.emulator.accumulate import Accumulation
 from gemmjit.emulator.accumulate_scaled import scaled_accumulation, scaled_product
 from gemmjit.emulator.box_copy import Indices
-from gemmjit.emulator.faults import MemoryFault, UnknownInstruction
+from gemmjit.emulator.faults import MemoryFault
 from gemmjit.emulator.formats import decode, encode
 from gemmjit.emulator.matrix_descriptor import MatrixDescriptor, chunk_indices, decode_tcgen05
 from gemmjit.emulator.small_floats import SMALL_FLOATS, from_containers, from_packed, from_padded
@@ -35,6 +27,7 @@ from gemmjit.emulator.tcgen05_descriptor import (
     InstructionDescriptor,
     decode_instruction,
 )
+from gemmjit.emulator.tcgen05_layouts import ResultLayout, result_layout
 from gemmjit.tensormap import Swizzle
 
 __all__ = ["Tcgen05Plan", "tcgen05_plan"]
@@ -57,6 +50,7 @@ class Tcgen05Plan:
     what : InstructionDescriptor
     blocks : int
         1, or 2 for a pair.
+    layout : ResultLayout
     scales : int
         Scales of a row in K, 0 without.
     accumulation : Accumulation or None
@@ -66,6 +60,7 @@ class Tcgen05Plan:
     kind: str
     what: InstructionDescriptor
     blocks: int
+    layout: ResultLayout
     scales: int
     accumulation: Accumulation | None
 
@@ -76,23 +71,6 @@ class Tcgen05Plan:
         """Rows of A and D of a block."""
         return self.what.m // self.blocks
 
-    @property
-    def d_columns(self) -> int:
-        """Columns of tensor memory that D takes."""
-        return self.what.n // 2 if self._is_folded else self.what.n
-
-    @property
-    def _is_folded(self) -> bool:
-        return self.blocks == 2 and self.what.m == 128
-
-    @property
-    def lanes(self) -> NDArray[np.intp]:
-        """Lane of every row of a block (layouts D, A and F; the lower half of B)."""
-        row = np.arange(self.rows)
-        if self.blocks == 1 and self.rows == 64:
-            return row % 16 + 32 * (row // 16)
-        return row
-
     def check_lane(self, lane: int, what: str) -> None:
         """Check the lane of an address of D or A.
 
@@ -101,7 +79,7 @@ class Tcgen05Plan:
         MemoryFault
             If it is not 0, nor 16 with M = 64.
         """
-        half = self.blocks == 1 and self.rows == 64
+        half = self.layout.is_half
         if lane != 0 and not (half and lane == 16):
             allowed = "0 or 16" if half else "0"
             raise MemoryFault(
@@ -217,8 +195,9 @@ class Tcgen05Plan:
 
     def read_d(self, memory: NDArray[np.uint32], lane: int, column: int) -> NDArray[Any]:
         """Return D, (rows, n), from the tensor memory of a block, (lanes, columns)."""
+        columns = slice(column, column + self.layout.columns)
         words = np.concatenate(
-            [memory[lanes, columns] for lanes, columns, _ in self._parts(lane, column)], axis=1
+            [memory[lanes + lane, columns] for lanes, _ in self.layout.parts], axis=1
         )
         if self.what.d_type == "f16":
             return decode("f16", words.astype(np.uint16))
@@ -237,26 +216,18 @@ class Tcgen05Plan:
         A 16-bit element is the lower half of its column; the upper half becomes poison.
         """
         words = self._to_words(d)
-        for lanes, columns, part in self._parts(lane, column):
+        columns = slice(column, column + self.layout.columns)
+        for lanes, part in self.layout.parts:
             if enabled is None:
-                memory[lanes, columns] = words[:, part]
+                memory[lanes + lane, columns] = words[:, part]
             else:
-                keep = enabled[lanes]
-                memory[lanes[keep], columns] = words[:, part][keep]
+                keep = enabled[lanes + lane]
+                memory[lanes[keep] + lane, columns] = words[:, part][keep]
 
     def _to_words(self, d: NDArray[Any]) -> NDArray[np.uint32]:
         if self.what.d_type == "f16":
             return encode("f16", d).astype(np.uint32) | np.uint32(0xFFFF0000)
         return np.ascontiguousarray(d).view(np.uint32)
-
-    def _parts(self, lane: int, column: int) -> list[tuple[NDArray[np.intp], slice, slice]]:
-        """Lanes, columns of tensor memory, columns of D."""
-        lanes, width = self.lanes + lane, self.d_columns
-        columns = slice(column, column + width)
-        parts = [(lanes, columns, slice(0, width))]
-        if self._is_folded:
-            parts.append((lanes + 64, columns, slice(width, 2 * width)))
-        return parts
 
 
 def _signed(matrix: Floats, negate: bool) -> Floats:
@@ -265,7 +236,12 @@ def _signed(matrix: Floats, negate: bool) -> Floats:
 
 @lru_cache(maxsize=1024)
 def tcgen05_plan(
-    kind: str, bits: int, blocks: int, scales: int = 0, model: str = "fp32"
+    kind: str,
+    bits: int,
+    blocks: int,
+    scales: int = 0,
+    model: str = "fp32",
+    stationary: bool = False,
 ) -> Tcgen05Plan:
     """Prepare products.
 
@@ -281,6 +257,8 @@ def tcgen05_plan(
         Scales of a row in K.
     model : {"fp32", "tensor_core"}
         See `gemmjit.emulator.accumulate`.
+    stationary : bool
+        Whether it is `.ws`.
 
     Raises
     ------
@@ -289,16 +267,12 @@ def tcgen05_plan(
     UnknownInstruction
         If it asks for what is not emulated.
     """
-    what = decode_instruction(kind, bits, blocks, scales)
+    what = decode_instruction(kind, bits, blocks, scales, stationary)
     if kind in BLOCK_SCALED:
-        if blocks == 2 and what.m == 128:
-            raise UnknownInstruction(
-                "tcgen05.mma: block scales with M = 128 of a pair have a layout of their own, "
-                "which no document gives; it has no semantics in the emulator"
-            )
         accumulation = scaled_accumulation(model, what.k)
     elif kind == "i8":
         accumulation = None
     else:
         accumulation = accumulate.accumulation_model(model, 100, "tcgen05", what.a_type, what.k)
-    return Tcgen05Plan(kind, what, blocks, scales, accumulation)
+    layout = result_layout(what.m, what.n, blocks, stationary)
+    return Tcgen05Plan(kind, what, blocks, layout, scales, accumulation)

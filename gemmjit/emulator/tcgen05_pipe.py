@@ -1,8 +1,9 @@
 """The pipe of products and copies that a thread issues, and the shared memory that they read.
 
 `tcgen05.mma`, `cp` and `shift` of a block complete in the order of their issue, `tcgen05.commit`
-behind them; PTX ISA 9.7.16.6.2 promises that of some pairs, the others are found as races by
-:mod:`gemmjit.emulator.tmem_hazards`.
+behind those of its own thread; PTX ISA 9.7.16.6.2 promises that of some pairs, the others are found
+as races by :mod:`gemmjit.emulator.tmem_hazards`. A commit does not wait for what another thread has
+issued behind the last operation of its own (9.7.16.12).
 """
 
 from __future__ import annotations
@@ -67,18 +68,24 @@ class SharedOperand:
 
 
 def submit(
-    grid: Grid, kind: str, slot: int, blocks: list[int], complete: Callable[[], None], where: str
+    grid: Grid, kind: str, lane: int, blocks: list[int], complete: Callable[[], None], where: str
 ) -> None:
-    """Issue an operation of a block behind its earlier ones; it concerns these blocks."""
-    newest: dict[int, Operation] = grid.state.setdefault("tcgen05 pipes", {})
-    last = newest.get(slot)
+    """Issue an operation of a thread behind the earlier ones; it concerns these blocks."""
+    slot = lane // grid.space.threads
+    newest: dict[int, tuple[int, Operation]] = grid.state.setdefault("tcgen05 pipes", {})
+    own: dict[int, Operation] = grid.state.setdefault("tcgen05 threads", {})
+    issuer, last = newest.get(slot, (lane, None))
+    in_pipe = kind != "tcgen05.commit" or issuer == lane
+    before = last if in_pipe else own.get(lane)
     operation = Operation(
         kind,
         complete,
-        after=last if last is not None and not last.done else None,
+        after=before if before is not None and not before.done else None,
         slots=(grid, frozenset(blocks)),
         where=where,
     )
-    newest[slot] = operation
+    own[lane] = operation
+    if in_pipe:
+        newest[slot] = lane, operation
     grid.machine.engine.submit(operation)
     grid.machine.progress += 1

@@ -1,8 +1,10 @@
 """Block scales of `tcgen05.mma` in tensor memory (PTX ISA 9.1, section 9.7.16.10.7).
 
 The scales of row m (of A, or column of B) are bytes of lane ``m % 32``, column ``base + m // 32``;
-every quadrant of 32 lanes holds the same. The layout is CUTLASS's and DeepGEMM's. A kernel whose
-quadrants differ, or whose blocks of a pair hold different scales of B, depends on what is
+every quadrant of 32 lanes holds the same. The layout is CUTLASS's and DeepGEMM's. With M = 128 of a
+pair D is in two parts, and the quadrants of each hold the scales of its columns of B from the first
+column on (CUTLASS's layout for this "2x2 data path", which none of its kernels uses). A kernel
+whose quadrants differ, or whose blocks of a pair hold different scales of B, depends on what is
 undecided.
 """
 
@@ -50,7 +52,11 @@ class ScaleOperands:
         self.assumptions = grid.machine.assumptions
         self.regions = []
         self.columns = []
-        for name, address, rows in (("A", a, plan.rows), ("B", b, plan.what.n)):
+        self.num_parts = plan.layout.num_parts
+        if self.num_parts > 1:
+            self.assumptions.rely("scale_parts", where)
+        self.b_rows = plan.what.n // self.num_parts
+        for name, address, rows in (("A", a, plan.rows), ("B", b, self.b_rows)):
             lane, column = split(address)
             if lane:
                 raise MemoryFault(
@@ -62,11 +68,12 @@ class ScaleOperands:
                 self.memory.check_columns(slot, column, count, f"{where}: scales of {name}")
                 self.regions.append(region(slot, 0, LANES, column, count))
 
-    def product(self, slot: int, a: Array, b: Array, d: Array) -> Array:
-        """Return the scaled product of one block; see `Tcgen05Plan.product`."""
-        what = self.plan.what
-        scales_a = self._quadrants(slot, self.columns[0], self.plan.rows, what.scale_a)
-        scales_b = self._scales_of_b(slot)
+    def product(self, slot: int, part: int, a: Array, b: Array, d: Array) -> Array:
+        """Return the scaled product of one block's part; see `Tcgen05Plan.product`."""
+        what, count = self.plan.what, 4 // self.num_parts
+        own = slice(count * part, count * (part + 1))
+        scales_a = self._quadrants(slot, self.columns[0], self.plan.rows, what.scale_a)[own]
+        scales_b = self._scales_of_b(slot)[own]
         copies = (scales_a, scales_b)
         if all(np.array_equal(c, np.broadcast_to(c[:1], c.shape), True) for c in copies):
             return self.plan.product(a, b, d, (scales_a[0], scales_b[0]))
@@ -74,7 +81,7 @@ class ScaleOperands:
         if reading == "first":
             return self.plan.product(a, b, d, (scales_a[0], scales_b[0]))
         parts = []
-        for q in range(4):
+        for q in range(count):
             rows = slice(_QUADRANT * q, _QUADRANT * (q + 1))
             parts.append(self.plan.product(a[rows], b, d[rows], (scales_a[q][rows], scales_b[q])))
         return np.concatenate(parts)
@@ -93,7 +100,8 @@ class ScaleOperands:
     def _scales_of_b(self, slot: int) -> Array:
         what = self.plan.what
         held = [
-            self._quadrants(each, self.columns[1], what.n, what.scale_b) for each in self.blocks
+            self._quadrants(each, self.columns[1], self.b_rows, what.scale_b)
+            for each in self.blocks
         ]
         if len(held) == 1:
             return held[0]

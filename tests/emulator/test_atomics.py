@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from lane_programs import evaluate
 
 from gemmjit.emulator import DeviceMemory, KernelLaunch, emulate
 
@@ -187,3 +188,15 @@ def test_spin_lock_on_an_exchange(policy):
         declare=".reg .pred %p;",
     )
     assert final.tolist() == [0, sum(range(32))]
+
+
+@pytest.mark.parametrize("name", ["add.v2.f32", "v2.f32.add"])
+def test_vectors_in_either_order_of_the_name(name):
+    body = f"""
+    ld.param.u64 %at, [p0]; and.b32 %n, %i, -2; mul.wide.u32 %o, %n, 4; add.s64 %at, %at, %o;
+    atom.global.{name} {{%x, %y}}, [%at], {{0f3F800000, 0f40000000}};
+    bar.sync 0; ld.global.b32 %d, [%at];
+    """
+    old = np.arange(32, dtype=np.float32)
+    got = evaluate(body, [old], np.float32, declare=".reg .b32 %n, %x, %y; .reg .b64 %o;")
+    np.testing.assert_array_equal(got, old // 2 * 2 + 2)  # two lanes a pair

@@ -6,7 +6,15 @@ import importlib.util
 import re
 from pathlib import Path
 
-from blackwell_evidence import KNOWN_GOOD, executed, known_good
+from blackwell_evidence import (
+    KNOWN_GOOD,
+    TRITON,
+    WRITTEN_DOWN,
+    canonical,
+    executed,
+    known_good,
+    triton_record,
+)
 
 from gemmjit.emulator.dispatch import known_opcodes
 
@@ -29,7 +37,7 @@ def test_the_tables_are_those_of_the_page():
     assert questions == instructions.questions_table(), "run docs/instructions.py"
     # Everything that Blackwell adds is among what the tests execute.
     for opcode in known_opcodes():
-        if opcode.startswith("tcgen05") and opcode != "tcgen05.shift":
+        if opcode.startswith("tcgen05"):
             assert any(name.startswith(opcode) for name in found), opcode
 
 
@@ -41,3 +49,19 @@ def test_evidence_is_claimed_for_whole_names_only():
     for pattern, sources in KNOWN_GOOD:
         assert re.compile(pattern)
         assert sources
+
+
+def test_triton_is_named_for_what_its_kernels_execute_alone():
+    named = {name for name in executed() if TRITON in known_good(name)}
+    aliases = {canonical(name) for name in triton_record()}
+    assert named
+    assert {canonical(name) for name in named} <= aliases
+    assert canonical("tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X") in aliases
+    assert "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block32" not in aliases
+    assert not any(TRITON in sources for _, sources in KNOWN_GOOD)  # these are by hand
+
+
+def test_the_tests_that_compare_with_written_layouts_exist():
+    for _, test in WRITTEN_DOWN:
+        text = Path(__file__).with_name(f"{test}.py").read_text(encoding="utf-8")
+        assert "CUTLASS's" in text

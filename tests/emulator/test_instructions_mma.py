@@ -187,8 +187,8 @@ def test_movmatrix_from_ptx():
          "{%r0,%r0}, {%r0,%r0,%r0,%r0};", UnknownInstruction, "registers"),
         ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%s0+8];", MemoryFault, "16"),
         ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%s0+1024];", MemoryFault, "outside"),
-        ("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0,%r0}, [%s0];",
-         UnknownInstruction, "m8n8"),
+        ("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b16 {%r0,%r0}, [%s0];",
+         UnknownInstruction, "semantics"),
         ("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%s0], {%r0};", UnknownInstruction, "2"),
     ],
 )  # fmt: skip

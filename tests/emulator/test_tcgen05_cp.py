@@ -161,7 +161,7 @@ def test_a_in_tensor_memory(place, policy, seed):
 def test_what_a_in_tensor_memory_cannot_be():
     p = Product()
     for m, ranks, a_text, reason in (
-        (128, 2, "[%t1]", "M = 128 of a pair"), (64, 1, "[%t2]", "expected that of D"),
+        (128, 2, "[%t2]", "expected 0 for M = 128"), (64, 1, "[%t2]", "expected that of D"),
         (128, 1, "[%t2]", "expected 0 for M = 128"),
     ):  # fmt: skip
         p = Product(m=m, ranks=ranks, n=32)

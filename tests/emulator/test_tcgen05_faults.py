@@ -235,7 +235,7 @@ def test_shared_memory_descriptors(change, field, which):
 
 
 FORMS = [
-    ("kind::f16", "kind::f16.ashift", "semantics"), ("kind::f16", "ws.kind::f16", "semantics"),
+    ("kind::f16", "kind::f16.ashift", "semantics"), ("mma.", "mma.ws.sp.", "semantics"),
     ("kind::f16", "sp.kind::f16", "semantics"), ("kind::f16", "kind::f8", "semantics"),
     ("kind::f16", "kind::mxf4nvf4.block_scale", "scale vector"),
     ("kind::f16", "kind::mxf4.block_scale.block16", "does not belong"),
@@ -262,3 +262,19 @@ def test_commits_go_to_barriers_of_the_cluster():
     body = (p.mma() + commit(2)).replace("[%bar]", "[%bar-8]")
     with pytest.raises(BarrierFault, match="used but was not"):
         execute(program(body, ranks=2), p.smem, ranks=2)
+
+
+@pytest.mark.parametrize("thread", [0, 1, 32])
+def test_a_commit_tracks_its_own_thread_alone(thread):
+    """As where one lane issues, and another is elected to commit."""
+    p = Product(n=32)
+    late = f"bar.sync 0; setp.eq.u32 %p, %tid, {thread}; @%p {commit()} {WAIT}"
+    ptx = program(p.mma(), columns=32, commits="", wait=late)
+    got, _ = execute(ptx, p.smem, policy="eager")  # the product is over before
+    np.testing.assert_array_equal(p.d(got), p.exact)
+    if thread == 0:
+        got, _ = execute(ptx, p.smem, policy="lazy")
+        np.testing.assert_array_equal(p.d(got), p.exact)
+    else:
+        with pytest.raises(RaceError, match=r"wait for an mbarrier that a tcgen05\.commit"):
+            execute(ptx, p.smem, policy="lazy")

@@ -13,6 +13,7 @@ from gemmjit.emulator.faults import (
     UndecidedSemantics,
     UnknownInstruction,
 )
+from gemmjit.emulator.tcgen05_fragments import tmem_fragment
 
 POLICIES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
 QUADRANT = "and.b32 %t3, %tid, 96; shl.b32 %t3, %t3, 16; add.u32 %t3, %t3, %tm;"
@@ -69,6 +70,44 @@ def run(ptx, columns, policy=("eager", 0), **options):
 def simple(before, *, columns, read=None, body="", **options):
     """No product: the barrier is not used."""
     return program(body, columns=columns, before=before, wait="", commits="", read=read, **options)
+
+
+# CUTLASS's copy_traits_sm100.hpp, as facts. Shape, num, split of 16x32bx2; bits of a lane of tensor
+# memory; thread and value shapes and strides that give the bit of a thread's register.
+CUTLASS = [
+    ("32x32b", 1, 0, 32, (32,), (32,), (32,), (1,)),
+    ("32x32b", 2, 0, 64, (32,), (64,), (64,), (1,)),
+    ("16x64b", 1, 0, 64, (2, 2, 8), (512, 32, 64), (32,), (1,)),
+    ("16x64b", 2, 0, 128, (2, 2, 8), (1024, 32, 128), (32, 2), (1, 64)),
+    ("16x128b", 1, 0, 128, (4, 8), (32, 128), (32, 2), (1, 1024)),
+    ("16x128b", 2, 0, 256, (4, 8), (32, 256), (32, 2, 2), (1, 2048, 128)),
+    ("16x256b", 1, 0, 256, (4, 8), (64, 256), (64, 2), (1, 2048)),
+    ("16x256b", 2, 0, 512, (4, 8), (64, 512), (64, 2, 2), (1, 4096, 256)),
+    ("16x256b", 4, 0, 1024, (4, 8), (64, 1024), (64, 2, 4), (1, 8192, 256)),
+    ("16x32bx2", 1, 1, 64, (16, 2), (64, 32), (32,), (1,)),
+    ("16x32bx2", 2, 2, 128, (16, 2), (128, 64), (64,), (1,)),
+]  # fmt: skip
+
+
+def bit(shape, stride, index):
+    found = 0
+    for size, step in zip(shape, stride, strict=True):
+        found += index % size * step
+        index //= size
+    return found
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("case", CUTLASS, ids=lambda c: f"{c[0]}.x{c[1]}")
+def test_fragments_are_those_of_cutlass(case, packed):
+    """Packed, 16 bits of a register are the lower half of a column: twice as many columns."""
+    shape, num, split, width, thread_shape, thread_stride, value_shape, value_stride = case
+    fragment = tmem_fragment(shape, num, packed, 2 * split if packed else split)
+    for lane, register in np.ndindex(32, fragment.registers):
+        at = bit(thread_shape, thread_stride, lane) + bit(value_shape, value_stride, 32 * register)
+        row, column = at // width, at % width // 32 * (2 if packed else 1)
+        assert fragment.lanes[register, lane] == row
+        assert fragment.columns[register, lane] == column
 
 
 PLACES = [(*s, 0) for s in SHAPES] + [(*s, 16) for s in SHAPES if s[0] != "32x32b"]
@@ -202,3 +241,49 @@ def test_fences_by_themselves_do_nothing():
     got, report = run(simple(f"{BEFORE} {AFTER}", columns=32), 32)
     assert (got == 0xFFFFFFFF).all()
     assert not report.warnings
+
+
+REDUCTIONS = ["max.f32", "min.f32", "max.NaN.f32", "min.abs.f32", "max.abs.NaN.f32", "min.s32",
+              "max.u32"]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize("shape", ["32x32b", "16x32bx2"])
+def test_loads_that_reduce(shape, op):
+    num = 4
+    words = np.random.default_rng(len(op)).integers(0, 2**32, (128, 64), np.uint32)
+    words[:, 2] = np.where(np.arange(128) % 3 == 0, 0x7FC12345, words[:, 2])  # NaN
+    words[9] = 0xFFC00000
+    words[10, :4], words[11, :4] = (0x80000000, 0, 0x80000000, 0), (0, 0x80000000, 0, 0)
+    fill = f"""{QUADRANT} mad.lo.u32 %t0, %tid, 256, %s; and.b32 %t0, %t0, 0xffffff;
+    {"".join(f"ld.shared.b32 %r{i}, [%t0+{4 * i}];" for i in range(64))}
+    tcgen05.st.sync.aligned.32x32b.x64.b32 [%t3], {registers("r", 64)}; {STORED}"""
+    load = access("ld", shape, num, num, name="q").replace("tcgen05.ld.", "tcgen05.ld.red.")
+    load = load.replace(".b32", f".{op}").replace("}, ", "}, %v0, ")
+    stores = "".join(f"st.global.b32 [%to+{4 * i}], %q{i};" for i in range(num))
+    read = f"{QUADRANT} {load} {LOADED} {stores} st.global.b32 [%to+{4 * num}], %v0;"
+    ptx = simple(fill, columns=64, read=read, target="sm_103a")
+    got, _ = execute(ptx, words.reshape(-1).view(np.uint8), columns=64)
+    kind = {"f32": np.float32, "s32": np.int32, "u32": np.uint32}[op.split(".")[-1]]
+    for thread in range(128):
+        place = [element(shape, thread % 32, i) for i in range(num)]
+        loaded = np.array([words[thread // 32 * 32 + row, column] for row, column in place])
+        np.testing.assert_array_equal(got[0, thread, :num], loaded)
+        values = [kind(v) for v in loaded.view(kind)]
+        if ".abs" in op:
+            values = [abs(v) for v in values]
+        numbers = [v for v in values if v == v]
+        if not numbers or (".NaN" in op and len(numbers) < num):
+            assert got[0, thread, num] == 0x7FFFFFFF
+            continue
+        # Of two zeros the negative one is less.
+        ordered = sorted(numbers, key=lambda v: (v, not np.signbit(v)))
+        best = ordered[-1 if op.startswith("max") else 0]
+        assert got[0, thread, num] == np.array(best, kind).view(np.uint32)
+
+
+@pytest.mark.parametrize("op", ["max.abs.s32", "add.f32", "max.b32", "max.min.f32"])
+def test_other_reductions_are_refused(op):
+    load = f"tcgen05.ld.red.sync.aligned.32x32b.x2.{op} {{%r0, %r1}}, %r2, [%t3];"
+    with pytest.raises(UnknownInstruction):
+        run(simple(f"{QUADRANT} {load} {LOADED}", columns=32), 32)

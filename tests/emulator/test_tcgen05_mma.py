@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tcgen05_products import CODE, POLICIES, Product
-from tcgen05_programs import Tile, execute, program
+from tcgen05_programs import AFTER, BEFORE, STORED, Tile, commit, execute, program, registers
 
 from gemmjit.emulator.accumulate import Accumulation, matrix_product
+from gemmjit.emulator.faults import Deadlock
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
@@ -97,6 +98,79 @@ def test_disabled_lanes_keep_what_they_had(ranks):
         factor[row] -= masks[row // 32] >> row % 32 & 1
     assert 1 < factor.mean() < 2
     np.testing.assert_array_equal(got, p.exact * factor[:, None])
+
+
+def test_disabled_lanes_where_rows_are_not_lanes():
+    p = Product(m=64, n=32)
+    masks = [0x5, 0, 0xFFFFFFFF, 0x80008000]
+    got = p.d(p.run(p.mma() + p.mma(accumulate="%yes", tail=f" {{{str(masks)[1:-1]}}},")))
+    lane = np.arange(64) % 16 + np.arange(64) // 16 * 32
+    factor = 2 - (np.array(masks)[lane // 32] >> lane % 32 & 1)
+    np.testing.assert_array_equal(got, p.exact * factor[:, None])
+    pair = Product(m=128, n=64, ranks=2)
+    masks += [2, 4, 0x10, 0]
+    got = pair.d(pair.run(pair.mma() + pair.mma(accumulate="%yes", tail=f" {{{str(masks)[1:-1]}}},",
+                                                )))  # fmt: skip
+    factor = np.zeros((128, 64))
+    for row, half in np.ndindex(128, 2):
+        lane = 128 * (row // 64) + row % 64 + 64 * half
+        factor[row, 32 * half : 32 * half + 32] = 2 - (masks[lane // 32] >> lane % 32 & 1)
+    np.testing.assert_array_equal(got, pair.exact * factor)
+
+
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_integers_saturate_or_wrap(saturate):
+    p = Product("s8", "s8", n=32, d_type="s32")
+    p.idesc |= saturate << 3
+    fill = "".join(f"mov.b32 %r{i}, {0x7FFFFFF0};" for i in range(32))
+    before = f"""{fill} and.b32 %t3, %tid, 96; shl.b32 %t3, %t3, 16; add.u32 %t3, %t3, %tm;
+    tcgen05.st.sync.aligned.32x32b.x32.b32 [%t3], {registers("r", 32)}; {STORED} {BEFORE}
+    bar.sync 0; {AFTER}"""
+    total = p.exact + 0x7FFFFFF0
+    assert (total > 2**31).any()
+    expected = np.minimum(total, 2**31 - 1) if saturate else (total + 2**31) % 2**32 - 2**31
+    got = p.d(p.run(p.mma(accumulate="%yes"), before=before))
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("a_type", ["bf16", "tf32", "e5m2"])
+def test_infinities_and_nan(a_type):
+    """Inf and NaN of A reach their rows alone, 0 x Inf is NaN; every NaN is 0x7FFFFFFF."""
+    p = Product(a_type, a_type, n=32, swizzle=0)
+    width = {"bf16": 2, "tf32": 4, "e5m2": 1}[a_type]
+    infinite = {"bf16": 0x7F80, "tf32": 0x7F800000, "e5m2": 0x7C}[a_type]
+    nan = {"bf16": 0x7F81, "tf32": 0x7F802000, "e5m2": 0x7D}[a_type]
+    for row, code in ((3, infinite), (5, nan)):
+        octets = np.frombuffer(code.to_bytes(width, "little"), np.uint8)
+        p.smem[0, row % 8 * 16 + row // 8 * 128 :][:width] = octets
+    first = p.exact[3] - p.a[3, 0] * p.b[:, 0]
+    words = p.run()[0, :, :32]
+    with np.errstate(invalid="ignore"):
+        expected = (np.inf * p.b[:, 0] + first).astype(np.float32)
+    np.testing.assert_array_equal(words[3].view(np.float32), expected)
+    assert (words[5] == 0x7FFFFFFF).all()
+    assert (words[3][np.isnan(expected)] == 0x7FFFFFFF).all()
+    rest = np.delete(np.arange(128), [3, 5])
+    np.testing.assert_array_equal(words[rest].view(np.float32), p.exact[rest])
+
+
+@pytest.mark.parametrize(("policy", "seed"), POLICIES)
+def test_two_pairs_commit_to_all_of_their_cluster(policy, seed):
+    pairs = [Product(m=256, n=32, ranks=2, seed=s) for s in (1, 2)]
+    ptx = program(pairs[0].mma(), ranks=2, commits=commit(2, 15))
+    for old, new in (
+        (".reqnctapercluster 2", ".reqnctapercluster 4"),
+        ("setp.eq.u32 %first, %rank, 0;", "and.b32 %t0, %rank, 1; setp.eq.u32 %first, %t0, 0;"),
+        ("mbarrier.init.shared::cta.b64 [%bar], 1;", "mbarrier.init.shared::cta.b64 [%bar], 2;"),
+    ):
+        assert old in ptx
+        ptx = ptx.replace(old, new)
+    smem = np.concatenate([p.smem for p in pairs])
+    words, _ = execute(ptx, smem, ranks=4, policy=policy, seed=seed)
+    for i, p in enumerate(pairs):
+        np.testing.assert_array_equal(p.d(words[2 * i : 2 * i + 2]), p.exact)
+    with pytest.raises(Deadlock):  # the last two blocks wait for both
+        execute(ptx.replace("[%bar], 15;", "[%bar], 3;"), smem, ranks=4, policy=policy, seed=seed)
 
 
 def test_two_accumulators_of_64_rows_share_columns():

@@ -23,6 +23,16 @@ def test_scales_of_every_kind(kind, n, ranks, policy, seed):
     assert not report.warnings
 
 
+@pytest.mark.parametrize("n", [32, 96, 256])
+@pytest.mark.parametrize("kind", KINDS[::2], ids=lambda k: f"{k[0]}{k[1]}-{k[3]}")
+def test_64_rows_of_each_block_of_a_pair(kind, n):
+    s = Scaled(*kind, n=n, ranks=2, rows=64, seed=n)
+    got, report = s.run()
+    np.testing.assert_array_equal(got, s.exact.astype(np.float32))
+    assert "scale_parts" in report.warnings[0]
+    assert len(report.warnings) == 1
+
+
 @pytest.mark.parametrize("b", ["e4m3", "e5m2", "e2m3", "e3m2", "e2m1"])
 @pytest.mark.parametrize("a", ["e4m3", "e5m2", "e2m3", "e3m2", "e2m1"])
 def test_mixed_formats(a, b):
