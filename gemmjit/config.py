@@ -208,7 +208,8 @@ class Sm90WgmmaConfig(Config):
     order : {"listed", "claimed"}
         Which tiles of the list a block takes: those that are a whole grid apart (listed), or the
         next one whenever it is ready, by a counter in device memory (claimed); then groups of the
-        ragged-K form come with most rows first, up to 512 of them.
+        ragged-K form come with most rows first, up to 512 of them, and even groups of more than
+        128 rows keep to the list in ping-pong.
     """
 
     kernel: ClassVar[str] = "k3"

@@ -144,8 +144,6 @@ def draw_problem(chooser: Chooser, cell: Cell, small: bool, on_gpu: bool = False
         Whether arrays can be of a framework that is not NumPy.
     """
     sizes = _draw_sizes(chooser, 60 if small else 1500)
-    if not sizes and cell.gate == "split" and cell.kernel in ("k2", "k3"):
-        sizes = (0,)  # see "no groups" in tests/data/fuzz_regressions.json
     tail = chooser.choice((0, 3, 70, 300)) if len(sizes) < 200 and not small else 3
     extent = 150 if small else 600
     n, k = (_draw_extent(chooser, kind, extent) for kind in (cell.n_kind, cell.k_kind))

@@ -9,8 +9,9 @@
 // ORDER_LISTED      block b takes tiles b, b + gridDim.x, ...
 // ORDER_CLAIMED     block b takes tile b, then whichever is next when it is ready for it: a counter in
 //                   device memory says which. In the ragged-K form the groups come by falling rows, so
-//                   that short tiles even out what long ones left. Which block computes a tile has no
-//                   influence on the tile.
+//                   that short tiles even out what long ones left; and even groups of some length keep
+//                   the listed order, in which neighbours read the same operands at the same time.
+//                   Which block computes a tile has no influence on the tile.
 //
 // SCHEDULE_SCAN walks a group in bands of RASTER_M tiles along M; within a band M runs fastest, so that
 // blocks at work together share what they read of B. RASTER_M = 1 is the plain order.
@@ -29,6 +30,7 @@ struct Scheduler {
   int tiles_n;        // tiles along N
   RowTileWalk walk;   // SCHEDULE_SCAN
   const u16* by_rows = nullptr;   // ORDER_CLAIMED, ragged K: groups by falling rows; null as they come
+  bool in_turn = false;           // ORDER_CLAIMED: nothing is claimed after all
 
   __device__ __forceinline__ explicit Scheduler(const Arguments& args)
       : tile_idx(blockIdx.x), tiles_n(ceil_div(args.dim_n, BLOCK_N)) {}
@@ -50,6 +52,10 @@ struct Scheduler {
 
   // Claims the next tile. Whole warp.
   __device__ __forceinline__ void claim(const Arguments& args) {
+    if (in_turn) {
+      tile_idx += gridDim.x;
+      return;
+    }
     int count = 0;
     if ((threadIdx.x & 31) == 0) count = atomicAdd(args.claims, 1);
     tile_idx = int(gridDim.x) + __shfl_sync(0xffffffffu, count, 0);

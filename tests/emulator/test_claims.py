@@ -17,7 +17,8 @@ from gemmjit.templates import override, read_template
 
 #: Several tiles a group, so that every block claims some.
 TILE = Sm90WgmmaConfig(block_m=64, block_n=64, num_stages=3, order="claimed")
-RAGGED = ([100, 0, 3, 260, 64, 1], [0, 0, 130], [64] * 5, [0, 0], [70])
+EVEN = [150, 160, 150, 140]  # in turn
+RAGGED = (EVEN, [100, 0, 3, 260, 64, 1], [0, 0, 130], [64] * 5, [0, 0], [70])
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +93,19 @@ def test_a_counter_that_is_not_left_zero_is_found(edited):
         pytest.raises(EmulatorError, match="workspace claims: not left zero"),
     ):
         product("wgrad", [64, 64])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "claims"),
+    [(EVEN, 0), ([128] * 4, 1), ([129] * 4, 0), ([150, 150, 150, 0], 1), ([150, 150, 250, 150], 1)],
+)  # fmt: skip
+def test_even_groups_of_some_length_are_taken_in_turn(edited, sizes, claims):
+    old = "      args.claims[0] = 0;\n"
+    note = '      printf("%d claims ", args.claims[0]);\n'
+    with edited("core/scheduler.cuh", old, note + old), emulating(num_sms=2) as reports:
+        assert_same(*product("wgrad", sizes, m=64, n=64))
+    (found,) = reports[-1].output.split()[::2]
+    assert (int(found) > 0) == bool(claims)
 
 
 def test_the_same_bits_however_tiles_are_found():
