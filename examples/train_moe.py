@@ -196,7 +196,8 @@ def train(options: argparse.Namespace, grouped_mm: GroupedMM, perturbed: bool = 
     codes = torch.tensor([alphabet.index(c) for c in text], device=device)
 
     torch.manual_seed(options.seed)
-    model = Model(options, len(alphabet), grouped_mm).to(device)
+    with device:  # drawing this many weights on the host takes longer than training
+        model = Model(options, len(alphabet), grouped_mm)
     if perturbed:
         # A product of length K may be off by (K + 2) roundings in FP32, and one to its type.
         dtype = model.dtype

@@ -46,6 +46,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "store_boxes": (1, 1, 2, 3, 4, 0, 5),
     "raster_m": (1, 2, 8, 64, 0, 65),
     "b_evict_first": (False, True),
+    "order": ("listed", "claimed", "random"),
     "specialize": ("", "", "", "nk", "mnk"),
     "schedule": ("", "", "persistent", "bounded", "compact", "random"),
 }

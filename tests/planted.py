@@ -36,6 +36,7 @@ TILES: dict[str, Config] = {
     "k3 cooperative": Sm90WgmmaConfig(block_m=128, block_n=64, num_stages=2, pingpong=False),
     "k3 pingpong": Sm90WgmmaConfig(block_m=64, block_n=64, num_stages=3),
     "k3 wide": Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=2, pingpong=False),
+    "k3 boxes": Sm90WgmmaConfig(block_m=64, block_n=192, num_stages=2, store_boxes=3),
     "k3 tall": Sm90WgmmaConfig(block_m=128, block_n=64, num_stages=3, store_boxes=2),
 }
 
@@ -231,7 +232,8 @@ _K2 = _of(K2_FILES, "k2", {
 
 _FULL = "    mbarrier_wait(full_barrier(barriers, stages), stages.parity);\n"
 _BYTES = "mbarrier_arrive_expect_tx(full, boxes * BOX_BYTES + B_BYTES);"
-_SECOND_SYNC = "    fence_async_smem();\n    sync_consumer(consumer);\n"
+_BOX_FREE = "    if (ONE_BARRIER && leader) bulk_wait_read<max_int(STORE_BOXES - 2, 0)>();\n"
+_SECOND_SYNC = _BOX_FREE + "    sync_consumer(consumer);\n"
 _TURN = "      mbarrier_wait(own_turn, (number / CONSUMERS + 1 - consumer) & 1);\n"
 _FREE_LATE = (
     "      wgmma_wait<IN_FLIGHT>();\n      if (IN_FLIGHT > 0 && k_tile > 0 && leader) "
@@ -272,7 +274,7 @@ _K3 = _of(K3_FILES, "k3 cooperative", {
     "no proxy fence before the store": (
         "    fence_async_smem();\n", "", (RACE, VALUES),
     ),
-    "no barrier before the store": (_SECOND_SYNC, "    fence_async_smem();\n", (RACE, VALUES)),
+    "no barrier before the store": (_SECOND_SYNC, _BOX_FREE, (RACE, VALUES)),
     "results not swizzled": (
         "((BOX_PITCH == 128 ? chunk ^ (row & 7) : chunk ^ (row / 2 & 3)) << 4)", "(chunk << 4)",
         (VALUES,),
@@ -329,15 +331,21 @@ _K3 = _of(K3_FILES, "k3 cooperative", {
     ),
 }) | _of(K3_FILES, "k3 wide", {
     "a box is overwritten while its store reads it": (
-        "    if (leader) bulk_wait_read<STORE_BOXES - 1>();\n", "", (VALUES, RACE),
+        "      if (leader) bulk_wait_read<STORE_BOXES - 1>();\n", "", (VALUES, RACE),
     ),
     "no barrier behind that wait": (
-        "    sync_consumer(consumer);\n    const u32 to", "    const u32 to", (VALUES, RACE),
+        "      sync_consumer(consumer);\n    }\n", "    }\n", (VALUES, RACE),
     ),
 }) | _of(K3_FILES, "k3 tall", {
     "two boxes, and a wait for one": (
         "bulk_wait_read<STORE_BOXES - 1>();", "bulk_wait_read<STORE_BOXES>();", (VALUES, RACE),
     ),
+}) | _of(K3_FILES, "k3 boxes", {
+    "one barrier a box, and the next box is not waited for": (_BOX_FREE, "", (VALUES, RACE)),
+    "one barrier a box, and a wait for one store too few": (
+        "STORE_BOXES - 2, 0)", "STORE_BOXES - 1, 0)", (VALUES, RACE),
+    ),
+    "no barrier a box": (_SECOND_SYNC, _BOX_FREE, (VALUES, RACE)),
 })  # fmt: skip
 
 BUGS = _K0 | _K1 | _K2 | _K3

@@ -201,9 +201,6 @@ class K3(Kernel):
                 pingpong=False,
                 order="claimed",
             ),
-            Sm90WgmmaConfig(
-                block_m=128, block_n=128, num_stages=6, store_boxes=2, b_evict_first=True
-            ),
         )
 
 

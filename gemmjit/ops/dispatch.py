@@ -138,6 +138,7 @@ def _without_maps(
         a_vector=True,
         b_vector=True,
         a_blocked=False,
+        b_blocked=False,
     )
     targets = targets_for(arch, asked.accelerated)
     require(asked, tile, variant, targets[0] if targets else arch)

@@ -52,21 +52,19 @@ _K2_BY_BLOCK_M = {
 
 
 # k3 (H200, 2026-11-29 and 30). Up to 64 rows a group it streams the weights, and all tiles are
-# within 5 % of each other. At 2 rows 64 x 256 tiles take 196 / 187 us (replays back to back / with
-# idle gaps), 64 x 128 201 / 192, 128 x 128 204 / 193; but they are half as many, so that there must
-# still be enough of them for all multiprocessors. At 32 and 64 rows 128 x 128 tiles are as fast or
-# faster, if B leaves L2 first: 98 / 96, 95 / 92, 143 / 137 and 145 / 139 us in four products, as
-# 64 x 256 tiles take 99 / 98, 97 / 94, 141 / 137 and 148 / 141. Taller groups, over the time of
-# torch.grouped_mm: 128 x 192 tiles reach 0.75 / 0.84 at 256 rows and N = 2688, 128 x 128 tiles
-# 0.77 / 0.89; at N = 1024, of which 192 columns waste an eighth, 0.97 / 1.02 against 0.89 / 0.99.
+# within 5 % of each other. At 2 rows 64 x 256 tiles take 184 us, 64 x 128 189, 128 x 128 192; but
+# they are half as many, so that there must still be enough of them for all multiprocessors. At 32
+# and 64 rows 128 x 128 tiles take 92, 90, 133 and 137 us in four products, 64 x 256 tiles 93, 94,
+# 136 and 143. (All with operands that rotate, as layers do. Where the same ones come every time,
+# tiles whose B leaves L2 first are 1 to 3 % faster than others.) Taller groups, over the time
+# of torch.grouped_mm: 128 x 192 tiles reach 0.75 / 0.84 (replays back to back / with idle gaps) at
+# 256 rows and N = 2688, 128 x 128 tiles 0.77 / 0.89; at N = 1024, of which 192 columns waste an
+# eighth, 0.97 / 1.02 against 0.89 / 0.99.
 _K3_FEW_ROWS = Sm90WgmmaConfig(
     block_m=64, block_n=256, num_stages=4, store_boxes=2, raster_m=2, b_evict_first=True
 )
 _K3_FEW_TILES = Sm90WgmmaConfig(
     block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
-)
-_K3_SHORT = Sm90WgmmaConfig(
-    block_m=128, block_n=128, num_stages=6, store_boxes=2, b_evict_first=True
 )
 _K3_MANY_TILES = 198  # one and a half for each of an H200's multiprocessors
 _K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1)
@@ -127,7 +125,7 @@ def _k3_config(problem: Problem, block_m: int) -> Config:
     if problem.form == "ragged_k":
         return _k3_wgrad_config(problem, waste)
     if block_m <= 64 and _mean_rows(problem) > _FEW_ROWS:
-        return _K3_SHORT
+        return _K3_SQUARE
     if block_m <= 64:
         groups = min(problem.num_groups, problem.rows)
         tiles = groups * -(-problem.n // _K3_FEW_ROWS.block_n)

@@ -96,6 +96,28 @@ def test_a_counter_that_is_not_left_zero_is_found(edited):
 
 
 @pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("core/scheduler.cuh", "atomicAdd(args.claims, 1)", "atomicAdd(args.claims, 2)"),
+        ("core/scheduler.cuh", "int(gridDim.x) + __shfl_sync", "1 + int(gridDim.x) + __shfl_sync"),
+        ("core/by_rows.cuh", "&& other < group)", "&& other <= group)"),
+    ],
+)
+def test_a_planted_bug_is_found(edited, name, old, new):
+    found = False
+    for policy in ("eager", "lazy", "random"):
+        with edited(name, old, new), emulating(policy, 3, num_sms=2):
+            try:
+                got, want = product("wgrad", [100, 0, 3, 260, 64, 1] * 7)
+            except EmulatorError as error:
+                print(type(error).__name__)
+                found = True
+            else:
+                found |= bool((got != want).any())
+    assert found
+
+
+@pytest.mark.parametrize(
     ("sizes", "claims"),
     [(EVEN, 0), ([128] * 4, 1), ([129] * 4, 0), ([150, 150, 150, 0], 1), ([150, 150, 250, 150], 1)],
 )  # fmt: skip

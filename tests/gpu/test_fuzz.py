@@ -34,7 +34,8 @@ def test_drawn_problems(cupy_maker, kernel, form):
             except Exception as error:
                 error.add_note(f"problem {i}: {json.dumps(problem.to_dict())}")
                 raise
-    assert seen.counts["asked"][f"{kernel} {form}"] >= 3 * 8, dict(seen.counts)
+    # The others of the 48 are refused, as they must be.
+    assert seen.counts["asked"][f"{kernel} {form}"] >= 2 * 8, dict(seen.counts)
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept["name"])

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from doc_figures import block
 
+from gemmjit.arch import Arch
+from gemmjit.bench.cases import CASES, Workload
+from gemmjit.kernels import KERNELS
+from gemmjit.selection.hardware import GPUS
+from gemmjit.selection.heuristic import choose
+from gemmjit.selection.model import predict
 from gemmjit.tuning import checked
+from gemmjit.tuning.check import is_within
+from gemmjit.workloads import power_law
+
+BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 
 def result(case, form, times, predicted, drawn=False):
@@ -63,3 +76,28 @@ def test_a_fixed_tile_is_compared_where_it_was_timed_on_every_case():
 def test_without_the_file_the_blocks_say_so():
     for name in ("tune-origin", "tune-table", "invariance-table"):
         assert block(name, {}) == ("Not measured yet: `docs/benchmarks/tune_h200.json` is missing.")
+
+
+def test_the_published_picks_are_those_of_today():
+    """Of the model and the rules, on what was measured; the model's are within its limit."""
+    published = json.loads((BENCHMARKS / "tune_h200.json").read_text(encoding="utf-8"))
+    assert len(published["results"]) == 3 * (len(CASES) - 1)  # one of the cases shares a bucket
+    for result in published["results"]:
+        work = result["workload"]
+        case = CASES[work["case"]]
+        problem = Workload(case, work["form"]).problem(result["layout"])
+        sizes = power_law(case.rows, case.num_groups, 0.0)
+        times = {
+            one["tile"]: predict(problem, config_of(one), GPUS[90], sizes).us
+            for one in result["candidates"]
+        }
+        check = result["check"]
+        assert check["model"]["tile"] == f"k3 {min(times, key=times.__getitem__)}"
+        kernel, config = choose(problem, Arch(90))
+        assert check["heuristic"]["tile"] == f"{kernel.name} {config}"
+        assert check["heuristic"]["ratio"] < 1.03
+    assert is_within([result["check"] for result in published["results"]], "model")
+
+
+def config_of(one):
+    return KERNELS[one["kernel"]].config_type.from_dict(one["config"])
