@@ -18,6 +18,7 @@ Run it: ``python examples/train_moe.py --noise --json run.json --plot run.png`` 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import random
@@ -342,7 +343,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> dict:
     """Run a command line; return the report."""
-    report = run(options := parse(argv))
+    options = parse(argv)
+    if options.plot and importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit("--plot: expected matplotlib; found none. pip install matplotlib")
+    report = run(options)
     show(report)
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")

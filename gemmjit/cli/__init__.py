@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     module = None
     for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        command = commands.add_parser(
+            name, help=text, description=text[:1].upper() + text[1:] + "."
+        )
         if name == named:
             module = import_module(f"gemmjit.cli.{name}")
             module.add_arguments(command)

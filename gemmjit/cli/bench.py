@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands and their arguments."""
     parsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for name, (text, declare, _) in _SUBCOMMANDS.items():
-        declare(parsers.add_parser(name, help=text, description=text.capitalize() + "."))
+        declare(parsers.add_parser(name, help=text, description=text[:1].upper() + text[1:] + "."))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 
+#: Arguments that are said by their value alone.
+_POSITIONAL = ("what", "action")
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Declare what every subcommand that measures takes."""
     parser.add_argument(
@@ -100,10 +104,12 @@ def origin_of(arguments: argparse.Namespace, bench: Bench) -> dict[str, Any]:
 def command_of(arguments: argparse.Namespace) -> list[str]:
     """Return what was asked, without the places of files on this machine."""
     found = ["gemmjit", arguments.command]
-    if arguments.command == "bench":
-        found.append(arguments.what)
-    for name, value in sorted(vars(arguments).items()):
-        if name in ("command", "what") or value is None or value is False:
+    given = vars(arguments)
+    found += [given[name] for name in _POSITIONAL if name in given]
+    for name, value in sorted(given.items()):
+        if name in ("command", *_POSITIONAL) or value is None or value is False or callable(value):
+            continue
+        if f"{name}_file" in given:  # said as a path
             continue
         shown = value.name if isinstance(value, Path) else str(value)
         found.append(f"--{name.removesuffix('_file').replace('_', '-')}={shown}")

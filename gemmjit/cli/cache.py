@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, (function, text) in _ACTIONS.items():
-        action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+        action = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
         action.set_defaults(function=function)
         add_json(action)
         action.add_argument(
@@ -197,7 +197,10 @@ def _verify(arguments: argparse.Namespace) -> int:
     rows = []
     readable, passed_over = _readable(arguments, _stores(arguments))
     left = int(passed_over)  # what cannot be read is not known to be sound
+    looked_at = []
     for store in readable:
+        kernels, memos = len(list(store.entries())), len(list(store.memos()))
+        looked_at.append(f"{kernels} kernels and {memos} memos in {store.root}")
         for stored, reason in store.verify():
             removed = arguments.remove and store.writable and store.remove(stored)
             left += not removed
@@ -210,7 +213,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"damaged": rows})
     elif not rows:
-        print("Every kernel and memo that was read is as it was written.")
+        print(f"As they were written: {'; '.join(looked_at) or 'nothing was read'}.")
     else:
         for row in rows:
             print(f"{row['path']}: {row['reason']}{'; removed' if row['removed'] else ''}")
