@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["add_json", "bytes_text", "print_json", "print_table"]
 
@@ -45,17 +45,28 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         print("  ".join(cells).rstrip())
 
 
+#: Columns of a terminal that a sentence is given at least.
+_LEAST_WIDTH = 24
+
+
 def _print_with_rich(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    needed = 0
     for i, name in enumerate(head):
         numbers = bool(rows) and all(_is_number(row[i]) for row in rows)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        # Names and numbers stay whole, so that they can be read and copied; sentences are folded.
+        words = [name, *(_text(row[i]) for row in rows)]
+        whole = not any(" " in word for word in words)
+        needed += 2 + (max(map(len, words)) if whole else _LEAST_WIDTH)
+        justify: Literal["left", "right"] = "right" if numbers else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
-    Console(file=sys.stdout, highlight=False, markup=False).print(table)
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    console.print(table, width=max(console.width, needed), crop=False, soft_wrap=False)
 
 
 def bytes_text(number: int) -> str:

@@ -128,6 +128,22 @@ def test_tables_say_the_same_with_and_without_rich(with_rich, capsys, monkeypatc
     assert ends[0] == ends[1]  # numbers are right-aligned
 
 
+def test_names_and_numbers_stay_whole_on_a_narrow_terminal(capsys, monkeypatch):
+    from gemmjit.cli import output
+
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    name = "pp128x192x64_s4c3r8_claimed"
+    rows = [["k3", name, 1234.5, 0.93, "memory and arithmetic take about as long here"]] * 2
+    output.print_table(("kernel", "tile", "hot us", "eta", "why"), rows)
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert out.count(name) == 2
+    assert out.count("1234.5") == 2
+    assert "kernel" in out
+    assert "take" in out
+
+
 def test_the_program_needs_no_rich():
     code = (
         "import sys\nsys.modules['rich'] = None\n"
