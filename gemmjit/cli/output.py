@@ -66,7 +66,8 @@ def _print_with_rich(head: Sequence[str], rows: Sequence[Sequence[object]]) -> N
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
     console = Console(file=sys.stdout, highlight=False, markup=False)
-    console.print(table, width=max(console.width, needed), crop=False, soft_wrap=False)
+    console.width = max(console.width, needed)
+    console.print(table, crop=False)
 
 
 def bytes_text(number: int) -> str:
