@@ -83,6 +83,7 @@ class FakeDriver(types.SimpleNamespace):
         self.asked_for_context = 0
         self.pushed = 0
         self.allocated: list[np.ndarray] = []
+        self._streams: dict[tuple[int, Any], int] = {}
         self._contexts = threading.local()
         self._entries: list[bytes] = []
 
@@ -158,6 +159,18 @@ class FakeDriver(types.SimpleNamespace):
 
     def cuThreadExchangeStreamCaptureMode(self, mode):
         return OK, 0
+
+    def cuCtxGetId(self, context):
+        return (OK, 100 + self.contexts[-1]) if self.contexts else (NO_CONTEXT, None)
+
+    def cuStreamGetId(self, stream):
+        """Of the default streams, one for each context, or for each thread."""
+        if not self.contexts:
+            return NO_CONTEXT, None
+        owner = (
+            threading.current_thread() if stream == 2 else self.contexts[-1] if stream < 2 else 0
+        )
+        return OK, self._streams.setdefault((stream, owner), len(self._streams))
 
     def cuMemAlloc(self, nbytes):
         self.allocated.append(np.zeros(nbytes, np.uint8))

@@ -4,6 +4,9 @@ A call finds its counters zero and leaves them zero. So calls that run one after
 them, and calls that may run side by side must not: each stream has a place of its own, and so has
 each call that was captured into a graph, which may be replayed on any stream. A captured call keeps
 its 64 bytes for good, since nothing tells when its graph is gone; the graph's own node is larger.
+
+A stream is known by the driver's number for it, not by its handle: that may be used again for
+another stream, and the handles of the default streams mean another one in each context, or thread.
 """
 
 from __future__ import annotations
@@ -11,74 +14,79 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from gemmjit.cuda.device import current
 from gemmjit.cuda.driver import check, driver
 
-__all__ = ["PLACE_BYTES", "is_shared", "place_of"]
+__all__ = ["PLACE_BYTES", "known_place", "place_of"]
 
 #: Bytes of a place; a line of the cache each, so that streams do not slow each other down.
 PLACE_BYTES = 64
 
 _SLAB_BYTES = 1 << 16
-_PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, a stream for each thread
 
 _lock = threading.Lock()
-_by_stream: dict[tuple[int, int, int], int] = {}
-_unused: dict[int, Iterator[int]] = {}
+_by_stream: dict[int, int] = {}  # by the stream's number
+_unused: dict[int, Iterator[int]] = {}  # by the context's number
 
 
-def is_shared(stream: int) -> bool:
-    """Return whether a stream handle means the same stream in every thread."""
-    return stream != _PER_THREAD_STREAM
+def known_place(stream: int) -> int | None:
+    """Return the address of a stream's counters, if it has some and is not being captured.
+
+    Parameters
+    ----------
+    stream : int
+        Stream handle, of the current context if there is one.
+    """
+    api = driver()
+    status, state = api.cuStreamIsCapturing(stream)
+    if status or state:
+        return None
+    status, number = api.cuStreamGetId(stream)
+    return None if status else _by_stream.get(number)
 
 
-def place_of(ordinal: int, stream: int, capturing: bool) -> int:
+def place_of(stream: int, capturing: bool) -> int:
     """Return the address of the counters of a call.
 
     Parameters
     ----------
-    ordinal : int
-        Device.
     stream : int
-        Stream handle.
+        Stream handle, of the context that is current.
     capturing : bool
         Whether the call is being captured; then the place is a new one.
     """
-    thread = 0 if is_shared(stream) else threading.get_ident()
-    key = (ordinal, stream, thread)
+    api = driver()
+    number = None
     if not capturing:
-        known = _by_stream.get(key)
-        if known is not None:
-            return known
+        number = int(check(api.cuStreamGetId(stream), "cuStreamGetId"))
     with _lock:
-        if not capturing and key in _by_stream:
-            return _by_stream[key]
-        place = next(_unused.get(ordinal, iter(())), None)
+        if number is not None and number in _by_stream:
+            return _by_stream[number]
+        context = int(check(api.cuCtxGetId(0), "cuCtxGetId"))
+        place = next(_unused.get(context, iter(())), None)
         if place is None:
-            slab = _new_slab(ordinal)
-            _unused[ordinal] = iter(range(slab, slab + _SLAB_BYTES, PLACE_BYTES))
-            place = next(_unused[ordinal])
-        if not capturing:
-            _by_stream[key] = place
+            slab = _new_slab()
+            _unused[context] = iter(range(slab, slab + _SLAB_BYTES, PLACE_BYTES))
+            place = next(_unused[context])
+        if number is not None:
+            _by_stream[number] = place
         return place
 
 
-def _new_slab(ordinal: int) -> int:
+def _new_slab() -> int:
     """Return the address of new memory, zeroed; under a capture too, which it takes no part in."""
     api = driver()
-    with current(ordinal):
-        relaxed = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        what = "cuThreadExchangeStreamCaptureMode"
-        before = check(api.cuThreadExchangeStreamCaptureMode(relaxed), what)
+    relaxed = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    what = "cuThreadExchangeStreamCaptureMode"
+    before = check(api.cuThreadExchangeStreamCaptureMode(relaxed), what)
+    try:
+        slab = int(check(api.cuMemAlloc(_SLAB_BYTES), "cuMemAlloc of counters"))
+        flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
+        stream = check(api.cuStreamCreate(flags), "cuStreamCreate")
         try:
-            slab = int(check(api.cuMemAlloc(_SLAB_BYTES), "cuMemAlloc of counters"))
-            flags = api.CUstream_flags.CU_STREAM_NON_BLOCKING
-            stream = check(api.cuStreamCreate(flags), "cuStreamCreate")
-            try:
-                check(api.cuMemsetD8Async(slab, 0, _SLAB_BYTES, stream), "clearing of counters")
-                check(api.cuStreamSynchronize(stream), "cuStreamSynchronize")
-            finally:
-                check(api.cuStreamDestroy(stream), "cuStreamDestroy")
+            check(api.cuMemsetD8Async(slab, 0, _SLAB_BYTES, stream), "clearing of counters")
+            check(api.cuStreamSynchronize(stream), "cuStreamSynchronize")
         finally:
-            check(api.cuThreadExchangeStreamCaptureMode(before), what)
+            check(api.cuStreamDestroy(stream), "cuStreamDestroy")
+    finally:
+        check(api.cuThreadExchangeStreamCaptureMode(before), what)
     return slab

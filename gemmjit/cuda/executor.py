@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gemmjit.arrays import Frontend
-from gemmjit.cuda.counters import is_shared, place_of
+from gemmjit.cuda.counters import known_place, place_of
 from gemmjit.cuda.device import current, is_current, num_devices
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.launch import BoundLaunch
@@ -36,7 +36,6 @@ class BoundPlan:
         self.plan = plan
         self.ordinal = ordinal
         self._api = driver()
-        self._places: dict[int, int] = {}  # of counters, by stream
         names = operands + tuple(w.name for w in plan.workspaces)
         with current(ordinal):
             self._launches = [BoundLaunch(launch, names, ordinal) for launch in plan.launches]
@@ -58,13 +57,10 @@ class BoundPlan:
         self, pointers: tuple[int, ...], stream: int, frontend: Frontend | None = None
     ) -> None:
         """Launch what needs nothing but counters."""
-        status, state = self._api.cuStreamIsCapturing(stream)
-        place = None if status or state else self._places.get(stream)
+        place = known_place(stream)
         if place is None:
-            capturing = is_capturing(stream, self.ordinal)
-            place = place_of(self.ordinal, stream, capturing)
-            if not capturing and is_shared(stream):
-                self._places[stream] = place
+            with current(self.ordinal):
+                place = place_of(stream, is_capturing(stream, self.ordinal))
         self._launches[0].run((*pointers, place), stream)
 
     def run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
@@ -90,7 +86,7 @@ class BoundPlan:
         for workspace in self.plan.workspaces:
             if workspace.lasting:
                 capturing = is_capturing(stream, self.ordinal)
-                pointers = (*pointers, place_of(self.ordinal, stream, capturing))
+                pointers = (*pointers, place_of(stream, capturing))
                 continue
             array = frontend.empty((workspace.nbytes + workspace.alignment,), U8, self.ordinal)
             held.append(array)

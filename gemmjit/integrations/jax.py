@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from gemmjit.arrays import CPU, ArrayView, contiguous_strides
 from gemmjit.config import Config
 from gemmjit.dtypes import BF16, F16, F32, DType, dtype_of
-from gemmjit.errors import InvalidDtypeError, InvalidProblemError
+from gemmjit.errors import InvalidConfigError, InvalidDtypeError, InvalidProblemError
 from gemmjit.integrations.config_text import to_text
 from gemmjit.integrations.jax_call import TARGET, operands_of
+from gemmjit.kernels import kernel
 from gemmjit.ops.validation import check_dtypes, form_of, result_shape
 
 __all__ = ["ragged_dot", "ragged_dot_transposed"]
@@ -74,6 +75,8 @@ def ragged_dot(
         Shapes that do not match; a `group_offset`.
     InvalidDtypeError
         Element types.
+    InvalidConfigError
+        A `config` that is none.
 
     Notes
     -----
@@ -142,11 +145,21 @@ def _product(
             f"group_sizes: expected one dimension of whole numbers; got shape {sizes.shape} of "
             f"{sizes.dtype}. Pass the rows of each group, shape (G,)"
         )
-    out_dtype = dtype_of(lhs.dtype if dtype is None else dtype, "preferred_element_type")
+    own = dtype_of(lhs.dtype, "lhs")
+    if isinstance(config, str):
+        kernel(config)  # an error now, and not when the program runs
+    elif config is not None and not isinstance(config, Config):
+        raise InvalidConfigError(
+            f"config: expected a Config, or the name of a kernel; got {config!r}"
+        )
+    out_dtype = own if dtype is None else dtype_of(dtype, "preferred_element_type")
     _result_shape(product, lhs, rhs, sizes.shape[0], out_dtype)
     # As the kernel would clamp them; on the CPU, wrong offsets would be an error of the program.
     rows = lhs.shape[0]
-    ends = jnp.minimum(jnp.cumsum(jnp.clip(sizes.astype(jnp.int32), 0, rows)), rows)
+    # In the type of the sizes, whose values may be others in 32 bits; and sums of two at most fit.
+    most = min(rows, jnp.iinfo(sizes.dtype).max)
+    held = jnp.clip(sizes, 0, most).astype(jnp.uint32)
+    ends = jax.lax.cummax(jnp.minimum(jnp.cumsum(held), jnp.uint32(rows))).astype(jnp.int32)
     return _differentiable(product, out_dtype, to_text(config) or "", lhs, rhs, ends)
 
 

@@ -163,6 +163,8 @@ class _Shadow:
 
 def _overlaps_itself(view: ArrayView) -> bool:
     """Return whether strides may make elements coincide (sufficient rule, dimensions sorted)."""
+    if 0 in view.shape:  # NumPy gives such arrays strides of 0
+        return False
     reach = 0
     pairs = zip(view.shape, view.strides, strict=True)
     for stride, size in sorted((abs(stride), size) for size, stride in pairs if size > 1):

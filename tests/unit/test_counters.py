@@ -11,6 +11,7 @@ from repeated import ENDS, operands
 
 import gemmjit
 from gemmjit.cuda import counters
+from gemmjit.errors import LaunchError
 
 
 @pytest.fixture
@@ -23,43 +24,44 @@ def gpu():
 
 def test_streams_have_places_of_their_own(gpu):
     fake, _ = gpu
-    places = [counters.place_of(0, stream, False) for stream in (0, 1, 55, 0, 1, 55)]
+    places = [counters.place_of(stream, False) for stream in (0, 1, 55, 0, 1, 55)]
     assert places[:3] == places[3:]
     assert len(set(places)) == 3
+    assert [counters.known_place(stream) for stream in (0, 1, 55, 7)] == [*places[:3], None]
     assert len(fake.allocated) == 1
     assert not fake.allocated[0].any()
-    others = counters.place_of(1, 0, False)
-    assert others not in places
-    assert len(fake.allocated) == 2  # one a device
+    fake.contexts.append(1)
+    assert counters.known_place(0) is None  # the same handle, another stream
+    assert counters.place_of(0, False) not in places
+    assert len(fake.allocated) == 2  # one a context
 
 
 def test_captured_calls_share_with_nobody(gpu):
     fake, _ = gpu
-    eager = counters.place_of(0, 7, False)
+    eager = counters.place_of(7, False)
     number = 2 * (1 << 16) // counters.PLACE_BYTES
-    places = {counters.place_of(0, 7, True) for _ in range(number)}
+    places = {counters.place_of(7, True) for _ in range(number)}
     assert len(places) == number
     assert eager not in places
-    assert counters.place_of(0, 7, False) == eager
+    assert counters.place_of(7, False) == eager
     assert len(fake.allocated) == 3
     low = [memory.ctypes.data for memory in fake.allocated]
     assert all(any(0 <= place - start < 1 << 16 for start in low) for place in places)
 
 
 def test_the_stream_that_every_thread_has_is_one_for_each(gpu):
+    """Threads one after the other, whose numbers Python gives out again."""
     places = []
 
     def note():
-        places.append(counters.place_of(0, 2, False))
+        places.append(counters.place_of(2, False))
 
     note()
-    thread = threading.Thread(target=note)
-    thread.start()
-    thread.join()
-    assert places[0] != places[1]
-    assert not counters.is_shared(2)
-    assert counters.is_shared(0)
-    assert counters.is_shared(77)
+    for _ in range(4):
+        thread = threading.Thread(target=note)
+        thread.start()
+        thread.join()
+    assert len(set(places)) == 5
 
 
 def test_new_counters_under_a_capture_restore_its_mode(gpu, monkeypatch):
@@ -78,9 +80,20 @@ def test_new_counters_under_a_capture_restore_its_mode(gpu, monkeypatch):
 
     monkeypatch.setattr(fake, "cuThreadExchangeStreamCaptureMode", exchange, raising=False)
     monkeypatch.setattr(fake, "cuMemAlloc", allocate, raising=False)
-    counters.place_of(0, 7, True)
+    counters.place_of(7, True)
     assert allocated == [2]  # relaxed: else the driver forbids it
     assert modes == [1]
+
+
+def test_memory_that_cannot_be_cleared_is_not_used(gpu, monkeypatch):
+    fake, _ = gpu
+    with monkeypatch.context() as broken:
+        broken.setattr(fake, "cuMemsetD8Async", lambda *_: (type(fake.cuInit(0)[0])(2),), False)
+        with pytest.raises(LaunchError, match="clearing of counters"):
+            counters.place_of(7, False)
+        assert counters.known_place(7) is None
+    place = counters.place_of(7, False)
+    assert place - fake.allocated[-1].ctypes.data in range(1 << 16)
 
 
 def claims_of(fake):

@@ -309,3 +309,36 @@ def test_grouped_mm_says_where_jax_arrays_go():
         gemmjit.grouped_mm(lhs, rhs, offs=np.cumsum(SIZES))
     with pytest.raises(InvalidDtypeError, match=r"integrations\.jax\.ragged_dot"):
         jax.jit(lambda a, b: gemmjit.grouped_mm(a, b, offs=[1]))(lhs, rhs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "taken"),
+    [
+        ([2, 2**32 - 1, 3], "uint32", [2, 6, 0]),
+        ([2, 200, 3], "uint8", [2, 6, 0]),
+        ([2, -1, 3], "int8", [2, 0, 3]),
+        ([2**31 - 1, 2**31 - 1, 2**31 - 1], "int32", [8, 0, 0]),
+    ],
+)
+def test_sizes_count_in_their_own_type(sizes, dtype, taken):
+    a, b = jnp.ones((8, 16), "bfloat16"), whole(3, 16, 8)
+    got = ragged_dot(a, b, jnp.asarray(np.array(sizes, dtype)))
+    assert (got == ragged_dot(a, b, jnp.asarray(taken))).all()
+
+
+def test_sums_of_sizes_do_not_overflow():
+    a, b = jnp.ones((70_000, 1), "float32"), jnp.ones((70_000, 1, 1), "float32")
+    got = ragged_dot(a, b, jnp.full(70_000, 70_000), config="k0")
+    assert (got == 1).all()
+
+
+@pytest.mark.parametrize("config", ["k9", 5, {"kernel": "k1"}])
+def test_a_config_that_is_none_is_an_error_of_the_call(config):
+    a, b = jnp.ones((8, 16), "bfloat16"), whole(3, 16, 8)
+    with pytest.raises(InvalidConfigError, match=r"(config|kernel): "):
+        jax.jit(lambda a: ragged_dot(a, b, jnp.array([8, 0, 0]), config=config)).lower(a)
+
+
+def test_the_operand_whose_type_is_wrong_is_named():
+    with pytest.raises(InvalidDtypeError, match=r"^lhs: "):
+        ragged_dot(jnp.ones((8, 16), "complex64"), whole(3, 16, 8), jnp.array([8, 0, 0]))

@@ -76,8 +76,8 @@ def test_steps_of_a_call_that_is_recorded(torch_gpu):
     backward = steps(lambda: alive.append(torch_backward(result, dy, (a, b))))
     assert len(fake.launches) == before + 2
     # GroupedMM's backward, loadable; and for the counters by which wgrad's tiles are claimed, what
-    # finds them, and a place more to write an address to.
-    assert backward["call"] <= 2 * plain + 4
+    # finds them (two steps), and a place more to write an address to.
+    assert backward["call"] <= 2 * plain + 5
 
 
 def torch_backward(result, dy, leaves):

@@ -72,3 +72,16 @@ def test_a_tile_that_is_wrong_is_refused_all_the_same(config):
     a, b = np.ones((8, 0), BF16), np.ones((2, 0, 64), BF16)
     with pytest.raises(InvalidConfigError, match=f"block_k: {config.kernel} takes .*; got 7"):
         gemmjit.grouped_mm(a, b, offs=[3, 8], config=replace(config, block_k=7))
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_result_without_elements_is_taken_as_it_is(accumulate):
+    """NumPy gives arrays without elements strides of 0, which overlap nothing."""
+    rows = np.ones((0, 32), np.float16)
+    out = np.empty((0, 64), np.float32)
+    w = np.ones((2, 32, 64), np.float16)
+    ends = np.array([0, 0])
+    assert gemmjit.grouped_mm(rows, w, offs=ends, out=out, accumulate=accumulate) is out
+    out = np.empty((0, 32, 32), np.float32)
+    no_ends = np.array([], np.int64)
+    assert gemmjit.grouped_mm(rows.T, rows, offs=no_ends, out=out, accumulate=accumulate) is out
