@@ -51,9 +51,6 @@ def backends() -> dict[str, GroupedMM]:
     }
 
 
-# Text
-
-
 def write(sentences: int, seed: int) -> str:
     """Return sentences of a small grammar: descriptions, and sums that are right."""
     rng = random.Random(seed)
@@ -77,9 +74,6 @@ def write(sentences: int, seed: int) -> str:
         return f"yesterday {phrase()} {verbs[present]} {phrase()}."
 
     return "\n".join(sentence() for _ in range(sentences))
-
-
-# Model
 
 
 class Reorder(torch.autograd.Function):
@@ -184,9 +178,6 @@ class Model(nn.Module):
         logits = functional.linear(x_BLD, self.characters.to(self.dtype)).float()
         loss = functional.cross_entropy(logits.flatten(0, 1), text_BL[:, 1:].flatten())
         return loss, torch.stack(balances).mean()
-
-
-# Training
 
 
 def train(options: argparse.Namespace, grouped_mm: GroupedMM, perturbed: bool = False) -> dict:

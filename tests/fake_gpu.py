@@ -27,7 +27,6 @@ from gemmjit.ops.grouped_mm import _calls
 
 #: What a kernel of the ladder is given by value behind its TensorMaps: operands first.
 _OPERANDS = ("mat_a", "mat_b", "out", "offs")
-
 #: Where the counters' address lies behind them, in words, if the epilogue reads nothing.
 _CLAIMS = 7
 
@@ -164,7 +163,6 @@ class FakeDriver(types.SimpleNamespace):
         return (OK, 100 + self.contexts[-1]) if self.contexts else (NO_CONTEXT, None)
 
     def cuStreamGetId(self, stream):
-        """Of the default streams, one for each context, or for each thread."""
         if not self.contexts:
             return NO_CONTEXT, None
         owner = (

@@ -42,8 +42,7 @@ TILES: dict[str, Config] = {
 
 VALUES = "wrong result"
 RACE = "RaceError"
-LOCK = "Deadlock"
-BARRIER = "BarrierFault"
+LOCK, BARRIER = "Deadlock", "BarrierFault"
 MEMORY = "MemoryFault"
 #: ptxas itself sees that wgmma's registers are used without a wait, and says so in its log.
 ADVISORY = "CompileError"

@@ -57,11 +57,12 @@ class BoundPlan:
         self, pointers: tuple[int, ...], stream: int, frontend: Frontend | None = None
     ) -> None:
         """Launch what needs nothing but counters."""
-        place = known_place(stream)
-        if place is None:
-            with current(self.ordinal):
-                place = place_of(stream, is_capturing(stream, self.ordinal))
+        place = known_place(stream) or self._new_place(stream)
         self._launches[0].run((*pointers, place), stream)
+
+    def _new_place(self, stream: int) -> int:
+        with current(self.ordinal):
+            return place_of(stream, is_capturing(stream, self.ordinal))
 
     def run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
         """Launch everything, asynchronously.
@@ -85,8 +86,7 @@ class BoundPlan:
         held = []  # workspaces live until the last launch has been given to the stream
         for workspace in self.plan.workspaces:
             if workspace.lasting:
-                capturing = is_capturing(stream, self.ordinal)
-                pointers = (*pointers, place_of(stream, capturing))
+                pointers = (*pointers, known_place(stream) or self._new_place(stream))
                 continue
             array = frontend.empty((workspace.nbytes + workspace.alignment,), U8, self.ordinal)
             held.append(array)

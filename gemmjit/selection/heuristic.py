@@ -124,9 +124,9 @@ def _k3_config(problem: Problem, block_m: int) -> Config:
     waste = -problem.n % _K3_WIDE.block_n / max(problem.n, 1)
     if problem.form == "ragged_k":
         return _k3_wgrad_config(problem, waste)
-    if block_m <= 64 and _mean_rows(problem) > _FEW_ROWS:
-        return _K3_SQUARE
     if block_m <= 64:
+        if _mean_rows(problem) > _FEW_ROWS:
+            return _K3_SQUARE
         groups = min(problem.num_groups, problem.rows)
         tiles = groups * -(-problem.n // _K3_FEW_ROWS.block_n)
         return _K3_FEW_ROWS if tiles >= _K3_MANY_TILES else _K3_FEW_TILES

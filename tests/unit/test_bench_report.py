@@ -1,11 +1,9 @@
 """What results say: origin, tables, pictures; and the command line on the simulated device."""
 
-import argparse
 import json
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -350,21 +348,3 @@ def test_epilogues_are_timed_beside_the_plain_store_and_checked(tmp_path):
         assert all(e["check"]["ok"] and e["check"]["relative_error"] > 0 for e in entrants.values())
         assert {r["baseline"] for r in result["states"]["hot"]["ratios"]} == {"store"}
         assert not result["rejected"]
-
-
-def test_a_command_says_nothing_of_this_machine(tmp_path):
-    from gemmjit.cli import tune
-    from gemmjit.cli.bench_common import command_of
-
-    parser = argparse.ArgumentParser()
-    tune.add_arguments(parser)
-    arguments = parser.parse_args(["--kernel", "k3", "--json", str(tmp_path / "x.json")])
-    arguments.command = "tune"
-    arguments.json_file = Path(arguments.json)
-    said = command_of(arguments)
-    assert said[:3] == ["gemmjit", "tune", "run"]
-    assert [one for one in said if one.startswith("--json")] == ["--json=x.json"]
-    assert not any(str(tmp_path) in one or "<" in one for one in said)
-    for record in (Path(__file__).parents[2] / "docs" / "benchmarks").glob("*.json"):
-        command = json.loads(record.read_text(encoding="utf-8")).get("command", "")
-        assert not any(sign in str(command) for sign in ("=/", "<bound", " /")), record.name
