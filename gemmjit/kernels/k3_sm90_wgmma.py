@@ -58,7 +58,7 @@ class K3(Kernel):
         stage = (config.block_m + config.block_n) * config.block_k * variant.in_dtype.itemsize
         stages = config.num_stages * (stage + _RING_PLACE_BYTES)
         slots = _TILE_SLOTS * (_SLOT_BYTES + _RING_PLACE_BYTES)
-        order = 8 * _CONSUMERS
+        order = 8 * _CONSUMERS + 16  # and the taken barrier
         columns = _CONSUMERS * config.block_n * 4 * variant.chain.column_operands
         sorts = variant.form == "ragged_k" and config.order == "claimed"
         by_rows = 2 * _MAX_SORTED if sorts else 0
@@ -182,8 +182,8 @@ class K3(Kernel):
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the tiles of k3."""
         return (
-            Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1),
-            Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2),
+            Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1, order="claimed"),
+            Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2, order="claimed"),
             Sm90WgmmaConfig(
                 block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
             ),

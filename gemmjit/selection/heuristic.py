@@ -7,6 +7,7 @@ near the mean.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from gemmjit.arch import Arch
 from gemmjit.config import Config, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig, Sm90WgmmaConfig
@@ -52,30 +53,34 @@ _K2_BY_BLOCK_M = {
 
 
 # k3 (H200, 2026-11-29 and 30). Up to 64 rows a group it streams the weights, and all tiles are
-# within 5 % of each other. At 2 rows 64 x 256 tiles take 184 us, 64 x 128 189, 128 x 128 192; but
-# they are half as many, so that there must still be enough of them for all multiprocessors. At 32
-# and 64 rows 128 x 128 tiles take 92, 90, 133 and 137 us in four products, 64 x 256 tiles 93, 94,
-# 136 and 143. (All with operands that rotate, as layers do. Where the same ones come every time,
-# tiles whose B leaves L2 first are 1 to 3 % faster than others.) Taller groups, over the time
-# of torch.grouped_mm: 128 x 192 tiles reach 0.75 / 0.84 (replays back to back / with idle gaps) at
-# 256 rows and N = 2688, 128 x 128 tiles 0.77 / 0.89; at N = 1024, of which 192 columns waste an
-# eighth, 0.97 / 1.02 against 0.89 / 0.99.
+# within 5 % of each other where there are many of them. At 2 rows 64 x 256 tiles take 184 us,
+# 64 x 128 189, 128 x 128 192; but they are half as many, so that there must still be enough of them
+# for all multiprocessors. (All with operands that rotate, as layers do. Where the same ones come
+# every time, tiles whose B leaves L2 first are 1 to 3 % faster than others.)
 _K3_FEW_ROWS = Sm90WgmmaConfig(
     block_m=64, block_n=256, num_stages=4, store_boxes=2, raster_m=2, b_evict_first=True
 )
 _K3_FEW_TILES = Sm90WgmmaConfig(
     block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
 )
-_K3_MANY_TILES = 198  # one and a half for each of an H200's multiprocessors
-_K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1)
-_K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2)
-_K3_MAX_WASTE = 0.04
+_H200_SMS = 132
+_K3_MANY_TILES = 3 * _H200_SMS // 2
+_K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1, order="claimed")
+_K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2, order="claimed")
+# Columns that wide tiles compute over those that square ones compute, up to which the wide are
+# taken. Hot / cool, wide and square: N = 832, ratio 1.07: 1117 / 902 and 1114 / 969 us; N = 1024,
+# ratio 1.125: 205 / 158 and 185 / 159.
+_K3_MAX_WIDER = 1.08
+# Share of its wave's time that a last wave takes at least where loads decide: one multiprocessor
+# reads twice as fast as its share. 144 tiles of 128 columns take 76 us, 96 tiles of 192 take 60.
+_LAST_WAVE = 0.5
 
 # k3's ragged-K form: us, mean of both states, in one run (H200, 2026-11-30), for 128 x 192,
 # 128 x 128 and 256 x 128 tiles. 256 rows a group, N = 2688: 164, 185, 199. Short groups, bound by
 # memory: 109, 106, 107 (32 rows), 152, 160, 150 (64 rows, N = 4096), 215, 246, 211 (2 rows). Long
 # groups (4,096 rows), where 256 x 128 tiles read less for each product: 3177, 3357, 3145 and 2774,
 # 2842, 2740.
+_K3_MAX_WASTE = 0.04
 _K3_WGRAD_WIDE = Sm90WgmmaConfig(
     block_m=128, block_n=192, num_stages=4, store_boxes=3, order="claimed"
 )
@@ -121,19 +126,27 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
 
 
 def _k3_config(problem: Problem, block_m: int) -> Config:
-    waste = -problem.n % _K3_WIDE.block_n / max(problem.n, 1)
     if problem.form == "ragged_k":
-        return _k3_wgrad_config(problem, waste)
-    if block_m <= 64:
-        if _mean_rows(problem) > _FEW_ROWS:
-            return _K3_SQUARE
-        groups = min(problem.num_groups, problem.rows)
-        tiles = groups * -(-problem.n // _K3_FEW_ROWS.block_n)
-        return _K3_FEW_ROWS if tiles >= _K3_MANY_TILES else _K3_FEW_TILES
-    return _K3_WIDE if waste <= _K3_MAX_WASTE else _K3_SQUARE
+        return _k3_wgrad_config(problem)
+    if block_m > _TILE_HEIGHTS[-1]:
+        wide, square = (-(-problem.n // n) * n for n in (_K3_WIDE.block_n, _K3_SQUARE.block_n))
+        return _K3_WIDE if wide <= _K3_MAX_WIDER * square else _K3_SQUARE
+    groups = min(problem.num_groups, problem.rows)
+    if _mean_rows(problem) > _FEW_ROWS:
+        return min((_K3_SQUARE, _K3_WIDE), key=partial(_streaming_time, groups, problem.n))
+    tiles = groups * -(-problem.n // _K3_FEW_ROWS.block_n)
+    return _K3_FEW_ROWS if tiles >= _K3_MANY_TILES else _K3_FEW_TILES
 
 
-def _k3_wgrad_config(problem: Problem, waste: float) -> Config:
+def _streaming_time(groups: int, n: int, tile: Config) -> float:
+    """Return a figure that rises with the time to read all weights once, by tiles in waves."""
+    waves, rest = divmod(groups * -(-n // tile.block_n), _H200_SMS)
+    last = max(rest / _H200_SMS, _LAST_WAVE) if rest else 0.0
+    return tile.block_n * (waves + last)
+
+
+def _k3_wgrad_config(problem: Problem) -> Config:
+    waste = -problem.n % _K3_WGRAD_WIDE.block_n / max(problem.n, 1)
     mean = _mean_rows(problem)
     fills = -problem.m % _K3_WGRAD_TALL.block_m <= _K3_MAX_WASTE * problem.m
     if fills and not _SHORT_GROUP < mean <= _LONG_GROUP:

@@ -21,13 +21,3 @@ __device__ __forceinline__ void sort_by_rows(const Grouping& grouping, u16* orde
     order[place] = u16(group);
   }
 }
-
-// Whether groups have about as many rows each, and more than `least`. Whole warp.
-__device__ __forceinline__ bool even_groups(const Grouping& grouping, const u16* order, int least,
-                                            int lane) {
-  if (grouping.num_groups == 0) return false;
-  const int begin = group_begin(grouping, order[0], lane);
-  const i64 largest = max_int(begin, load_offset(grouping, order[0])) - begin;
-  const i64 rows = group_begin(grouping, grouping.num_groups, lane);
-  return 4 * largest * grouping.num_groups <= 5 * rows && rows > i64(least) * grouping.num_groups;
-}

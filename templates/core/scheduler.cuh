@@ -9,8 +9,8 @@
 // ORDER_LISTED      block b takes tiles b, b + gridDim.x, ...
 // ORDER_CLAIMED     block b takes tile b, then whichever is next when it is ready for it: a counter in
 //                   device memory says which. In the ragged-K form the groups come by falling rows, so
-//                   that short tiles even out what long ones left; and even groups of some length keep
-//                   the listed order, in which neighbours read the same operands at the same time.
+//                   that short tiles even out what long ones left. Where all tiles are alike, blocks
+//                   take turns as in the list after all (core/turns.cuh).
 //                   Which block computes a tile has no influence on the tile.
 //
 // SCHEDULE_SCAN walks a group in bands of RASTER_M tiles along M; within a band M runs fastest, so that
@@ -31,9 +31,12 @@ struct Scheduler {
   RowTileWalk walk;   // SCHEDULE_SCAN
   const u16* by_rows = nullptr;   // ORDER_CLAIMED, ragged K: groups by falling rows; null as they come
   bool in_turn = false;           // ORDER_CLAIMED: nothing is claimed after all
+  int turn;                       // in_turn: this block's position in its next wave of tiles
+  int step = 0;                   // in_turn: by how much that moves from wave to wave
+  int wave = 0;
 
   __device__ __forceinline__ explicit Scheduler(const Arguments& args)
-      : tile_idx(blockIdx.x), tiles_n(ceil_div(args.dim_n, BLOCK_N)) {}
+      : tile_idx(blockIdx.x), tiles_n(ceil_div(args.dim_n, BLOCK_N)), turn(blockIdx.x) {}
 
   // Fills `tile` and returns true, or returns false after the last tile. Whole warp, no divergence.
   // With ORDER_CLAIMED, `claim` comes before the next call.
@@ -53,7 +56,9 @@ struct Scheduler {
   // Claims the next tile. Whole warp.
   __device__ __forceinline__ void claim(const Arguments& args) {
     if (in_turn) {
-      tile_idx += gridDim.x;
+      turn += step;
+      if (turn >= int(gridDim.x)) turn -= gridDim.x;
+      tile_idx = ++wave * int(gridDim.x) + turn;
       return;
     }
     int count = 0;

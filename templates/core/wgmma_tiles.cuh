@@ -15,23 +15,30 @@ __device__ __forceinline__ void schedule(const Arguments& args, u32 base, int la
   SlotRing slots;
   if (SORTED && args.grouping.num_groups <= MAX_SORTED) {
     scheduler.by_rows = reinterpret_cast<const u16*>(smem + SORTED_GROUPS);
-    // Even groups of 256 rows took 1 to 2 % longer when claimed, of 512 rows 3 % (H200, 2026-11-30);
-    // of 64 rows and less, where loads and stores of other tiles decide, claiming gains 3 %.
-    scheduler.in_turn = PINGPONG && even_groups(args.grouping, scheduler.by_rows, 2 * ROWS, lane);
   }
-  for (bool more = true; more;) {
+  for (int number = 0;; ++number) {
     Tile tile{};
-    more = scheduler.next(args, tile);
+    const bool more = scheduler.next(args, tile);
+    const int k_count = SHAPE_K != 0 && tile.k1 != 0 ? SHAPE_K : tile.k1 - tile.k0;
     if (lane == 0) {
-      const int k_count = SHAPE_K != 0 && tile.k1 != 0 ? SHAPE_K : tile.k1 - tile.k0;
       mbarrier_wait(empty_barrier(base + SLOT_BARRIERS, slots), slots.parity ^ 1);
       *slot_at(slots) = {tile.group, tile.m0, tile.n0, more ? tile.m_valid : 0, tile.k0, k_count};
       mbarrier_arrive(full_barrier(base + SLOT_BARRIERS, slots));
       slots.advance();
     }
     __syncwarp();
-    // Not before the tile has found a place: what is claimed waits for nobody else.
-    if (ORDER == ORDER_CLAIMED && more) scheduler.claim(args);
+    if (!more) break;
+    if (ORDER == ORDER_CLAIMED) {
+      if (number == 0) choose_turns(scheduler, args.grouping);   // while the first tile is loaded
+      // Not before the tile has found a place: what is claimed waits for nobody else. And not before
+      // it is loaded, if that takes a while: what is claimed early is started late, when neighbours
+      // have read the same B already (under skew 2 to 3 % hot; H200, 2026-11-30). A wait that finds
+      // the barrier two phases behind ends early, which costs nothing but that.
+      if (!scheduler.in_turn && k_count > NUM_STAGES * BLOCK_K) {
+        mbarrier_wait(base + TAKEN_BARRIER, number & 1);
+      }
+      scheduler.claim(args);
+    }
   }
   if (ORDER == ORDER_CLAIMED) scheduler.release_claims(args);
 }
