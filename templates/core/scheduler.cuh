@@ -31,12 +31,10 @@ struct Scheduler {
   RowTileWalk walk;   // SCHEDULE_SCAN
   const u16* by_rows = nullptr;   // ORDER_CLAIMED, ragged K: groups by falling rows; null as they come
   bool in_turn = false;           // ORDER_CLAIMED: nothing is claimed after all
-  int turn;                       // in_turn: this block's position in its next wave of tiles
-  int step = 0;                   // in_turn: by how much that moves from wave to wave
-  int wave = 0;
+  int step = 0;                   // in_turn: 1 to move on by one position from wave to wave
 
   __device__ __forceinline__ explicit Scheduler(const Arguments& args)
-      : tile_idx(blockIdx.x), tiles_n(ceil_div(args.dim_n, BLOCK_N)), turn(blockIdx.x) {}
+      : tile_idx(blockIdx.x), tiles_n(ceil_div(args.dim_n, BLOCK_N)) {}
 
   // Fills `tile` and returns true, or returns false after the last tile. Whole warp, no divergence.
   // With ORDER_CLAIMED, `claim` comes before the next call.
@@ -56,9 +54,8 @@ struct Scheduler {
   // Claims the next tile. Whole warp.
   __device__ __forceinline__ void claim(const Arguments& args) {
     if (in_turn) {
-      turn += step;
-      if (turn >= int(gridDim.x)) turn -= gridDim.x;
-      tile_idx = ++wave * int(gridDim.x) + turn;
+      tile_idx += int(gridDim.x) + step;
+      if (step != 0 && tile_idx % int(gridDim.x) == 0) tile_idx -= gridDim.x;   // from last to first
       return;
     }
     int count = 0;

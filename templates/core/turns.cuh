@@ -25,6 +25,7 @@ struct GroupSizes {
 __device__ __forceinline__ GroupSizes look_at_groups(const Grouping& grouping) {
   const int lane = threadIdx.x & 31;
   GroupSizes sizes = {0, 0, false};
+#pragma unroll 1   // registers are short here
   for (int i = lane; i < grouping.num_groups; i += 32) {
     const int rows = load_offset(grouping, i) - (i > 0 ? load_offset(grouping, i - 1) : 0);
     sizes.largest = max_int(sizes.largest, rows);
@@ -40,22 +41,26 @@ __device__ __forceinline__ GroupSizes look_at_groups(const Grouping& grouping) {
   return sizes;
 }
 
-// Whether no group has over a quarter more rows than the mean of `groups`.
-__device__ __forceinline__ bool even(const GroupSizes& sizes, int rows, int groups) {
-  return 4 * i64(sizes.largest) * groups <= 5 * i64(rows);
+// Whether the largest group has no more than a quarter more rows than the mean.
+__device__ __forceinline__ bool even(int largest, i64 rows, int groups) {
+  return 4 * i64(largest) * groups <= 5 * rows;
 }
 
 // Lets the scheduler take turns where that is the faster way. Whole warp.
 __device__ __forceinline__ void choose_turns(Scheduler& scheduler, const Grouping& grouping) {
-  if (SCHEDULE != SCHEDULE_SCAN) return;   // the list is known, the offsets need not be
   const int groups = grouping.num_groups;
-  if (groups == 0 || groups > MAX_LOOKED_AT) return;
-  const GroupSizes sizes = look_at_groups(grouping);
-  const int rows = load_offset(grouping, groups - 1);
   if constexpr (FORM == FORM_RAGGED_K) {
-    scheduler.in_turn = PINGPONG && even(sizes, rows, groups) && rows > 128 * i64(groups);
+    if (!PINGPONG || scheduler.by_rows == nullptr || groups == 0) return;
+    const int first = scheduler.by_rows[0];   // the largest
+    const int largest = load_offset(grouping, first) - (first > 0 ? load_offset(grouping, first - 1) : 0);
+    const i64 rows = load_offset(grouping, groups - 1);
+    scheduler.in_turn = even(largest, rows, groups) && rows > i64(128) * groups;
   } else {
-    scheduler.in_turn = !sizes.partial || even(sizes, rows, sizes.nonempty);
+    if (SCHEDULE != SCHEDULE_SCAN) return;   // the list is known, the offsets need not be
+    if (groups == 0 || groups > MAX_LOOKED_AT) return;
+    const GroupSizes sizes = look_at_groups(grouping);
+    const int rows = load_offset(grouping, groups - 1);
+    scheduler.in_turn = !sizes.partial || even(sizes.largest, rows, sizes.nonempty);
     scheduler.step = sizes.partial;
   }
 }
