@@ -8,12 +8,13 @@ from typing import NamedTuple
 from gemmjit.arch import Arch
 from gemmjit.config import Config
 from gemmjit.constraints import variant_for
-from gemmjit.kernels import Kernel
+from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
 from gemmjit.selection import records
+from gemmjit.selection.admission import reasons_against
 from gemmjit.selection.buckets import corners, kind_of
 from gemmjit.selection.choice import choose
-from gemmjit.selection.heuristic import MEAN_ROWS_BOUNDS
+from gemmjit.selection.heuristic import MEAN_ROWS_BOUNDS, rivals
 from gemmjit.variant import Variant
 
 __all__ = ["ANY_ROWS", "Choice", "every_choice", "sample_sizes"]
@@ -42,9 +43,9 @@ def sample_sizes(num_groups: int | None, rows: tuple[int, int]) -> Iterator[tupl
 
     Notes
     -----
-    The choice changes with the mean rows of a group, where a taller tile fills; with the number of
-    groups that can have rows, at one place, so that the ends of its range show both sides; and with
-    a dimension of length 1, whose stride says nothing.
+    The choice changes with the mean rows of a group, where a taller tile fills, and with a
+    dimension of length 1, whose stride says nothing. It also changes with how many waves the tiles
+    make: that is not sampled, see `heuristic.rivals`.
     """
     low, high = max(rows[0], 1), max(rows[1], 1)
     means = [1, *(mean for bound in MEAN_ROWS_BOUNDS for mean in (bound, bound + 1))]
@@ -86,7 +87,13 @@ def every_choice(
 
     sizes = list(sample_sizes(num_groups, rows))
     for size in sizes:
-        add(describe(*size))
+        problem = describe(*size)
+        add(problem)
+        if num_groups is None or rows[0] != rows[1]:
+            for config in rivals(problem):
+                kernel = KERNELS[config.kernel]
+                if not problem.is_empty and not reasons_against(kernel, config, problem, arch):
+                    found[Choice(kernel, config, variant_for(problem, kernel, config))] = None
     # A rank may be without tokens, or without experts: its result is zeros, written by a kernel.
     if rows[0] <= 1:
         add(describe(max(1, num_groups or 1), 0).settled)

@@ -141,6 +141,7 @@ _K3 = {
     ("ragged_m", 128, 256, False): Pace(
         States(0.706, 0.789), 329e-9, 83e-9, 0.965
     ),  # ladder, 2,048 rows
+    ("ragged_m", 256, 128, False): Pace(States(0.670, 0.789), 642e-9, 88e-9, 0.93),
     # wgrad with claimed tiles. Its share of the bandwidth is smaller: as many bytes are written as
     # read where groups are short.
     ("ragged_k", 128, 192, True): Pace(States(0.712, 0.828), 237e-9, 31e-9, 0.856),
@@ -154,6 +155,7 @@ _K3_STAGES = {
     ("ragged_m", 64, 128): 8,
     ("ragged_m", 64, 256): 4,
     ("ragged_m", 128, 256): 4,
+    ("ragged_m", 256, 128): 3,
     ("ragged_k", 128, 192): 4,
     ("ragged_k", 128, 128): 5,
     ("ragged_k", 256, 128): 3,
@@ -188,10 +190,18 @@ _K2 = {
 _K0_SHARE = States(hot=0.40, cool=0.46)  # of the FP32 peak
 
 
-def pace_of(config: Config, form: str) -> Pace:
-    """Return how fast a kernel with a tile works, from the nearest tile that was measured."""
+def pace_of(config: Config, form: str, *, read_once: bool = True) -> Pace:
+    """Return how fast a kernel with a tile works, from the nearest tile that was measured.
+
+    Parameters
+    ----------
+    config : Config
+    form : str
+    read_once : bool
+        Whether each weight is read about once, so that it may leave L2 first.
+    """
     if isinstance(config, Sm90WgmmaConfig):
-        return _k3_pace(config, form)
+        return _k3_pace(config, form, read_once)
     if config.kernel == "k0":
         return Pace(_K0_SHARE)
     stages = int(getattr(config, "num_stages", 2))
@@ -210,7 +220,7 @@ def _sync_pace(
     return Pace(States(hot * slower, cool * slower), dram_share=dram, measured=seen)
 
 
-def _k3_pace(config: Sm90WgmmaConfig, form: str) -> Pace:
+def _k3_pace(config: Sm90WgmmaConfig, form: str, read_once: bool) -> Pace:
     key = (form, config.block_m, config.block_n, config.pingpong)
     seen = key in _K3
     if not seen:
@@ -228,7 +238,7 @@ def _k3_pace(config: Sm90WgmmaConfig, form: str) -> Pace:
     share *= 1.0 - _STAGE_COST * max(_K3_STAGES[key[:3]] - config.num_stages, 0)
     if form == "ragged_k":
         share *= 1.0 - _BOX_COST * max(_K3_WGRAD_BOXES - config.store_boxes, 0)
-    hint = _WITH_HINT if config.b_evict_first and form == "ragged_m" else 1.0
+    hint = _WITH_HINT if config.b_evict_first and form == "ragged_m" and read_once else 1.0
     return Pace(
         States(pace.share.hot * share, pace.share.cool * share),
         pace.tile_seconds,

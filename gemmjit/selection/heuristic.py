@@ -7,6 +7,7 @@ near the mean.
 from __future__ import annotations
 
 import logging
+import math
 from functools import partial
 
 from gemmjit.arch import Arch
@@ -16,7 +17,7 @@ from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
 from gemmjit.selection.admission import reasons_against
 
-__all__ = ["MEAN_ROWS_BOUNDS", "choose"]
+__all__ = ["MEAN_ROWS_BOUNDS", "choose", "rivals"]
 
 _log = logging.getLogger("gemmjit.selection")
 
@@ -64,13 +65,21 @@ _K3_FEW_TILES = Sm90WgmmaConfig(
     block_m=64, block_n=128, num_stages=8, store_boxes=2, raster_m=2, b_evict_first=True
 )
 _H200_SMS = 132
+_K3_ROWS = 64  # of a block that a tile can leave out
 _K3_MANY_TILES = 3 * _H200_SMS // 2
 _K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1, order="claimed")
 _K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2, order="claimed")
-# Columns that wide tiles compute over those that square ones compute, up to which the wide are
-# taken. Hot / cool, wide and square: N = 832, ratio 1.07: 1117 / 902 and 1114 / 969 us; N = 1024,
-# ratio 1.125: 205 / 158 and 185 / 159.
-_K3_MAX_WIDER = 1.08
+_K3_TALL = Sm90WgmmaConfig(
+    block_m=256, block_n=128, num_stages=3, store_boxes=4, pingpong=False, order="claimed"
+)
+# Rates of those three over that of the wide one, as a choice by the time of whole waves needs them.
+# Hot / cool, wide and square: N = 832, where square tiles compute 7 % less, 1117 / 902 and 1114 /
+# 969 us; N = 1024, 11 % less, 205 / 158 and 185 / 159. Four groups of 188 rows: wide tiles need a
+# second wave for the last 4 of 136, square ones one of half that time, tall ones none: 115 / 98,
+# 70 / 70 and 65 / 61.
+_K3_RATES = {_K3_WIDE: 1.0, _K3_SQUARE: 0.92, _K3_TALL: 0.85}
+_FEW_WAVES = 8  # up to here a last wave counts as a whole one, from here on as half of one
+
 # Share of its wave's time that a last wave takes at least where loads decide: one multiprocessor
 # reads twice as fast as its share. 144 tiles of 128 columns take 76 us, 96 tiles of 192 take 60.
 _LAST_WAVE = 0.5
@@ -86,9 +95,6 @@ _K3_WGRAD_WIDE = Sm90WgmmaConfig(
 )
 _K3_WGRAD_SQUARE = Sm90WgmmaConfig(
     block_m=128, block_n=128, num_stages=5, store_boxes=4, order="claimed"
-)
-_K3_WGRAD_TALL = Sm90WgmmaConfig(
-    block_m=256, block_n=128, num_stages=3, store_boxes=4, pingpong=False, order="claimed"
 )
 
 
@@ -125,14 +131,32 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
     return k1, _K1_BY_BLOCK_M[block_m]
 
 
+def rivals(problem: Problem) -> tuple[Config, ...]:
+    """Return k3's tiles for problems that differ in how many waves their tiles make.
+
+    `choose` takes one of them, or none, for any number of groups with about as many rows each; what
+    covers a range of problems covers all of them.
+
+    Parameters
+    ----------
+    problem : Problem
+    """
+    if problem.form == "ragged_k" or problem.in_dtype == F32:
+        return ()
+    mean = _mean_rows(problem)
+    if mean > _TILE_HEIGHTS[-1]:
+        return tuple(_K3_RATES)
+    return (_K3_SQUARE, _K3_WIDE) if mean > _FEW_ROWS else (_K3_FEW_ROWS, _K3_FEW_TILES)
+
+
 def _k3_config(problem: Problem, block_m: int) -> Config:
     if problem.form == "ragged_k":
         return _k3_wgrad_config(problem)
-    if block_m > _TILE_HEIGHTS[-1]:
-        wide, square = (-(-problem.n // n) * n for n in (_K3_WIDE.block_n, _K3_SQUARE.block_n))
-        return _K3_WIDE if wide <= _K3_MAX_WIDER * square else _K3_SQUARE
     groups = min(problem.num_groups, problem.rows)
-    if _mean_rows(problem) > _FEW_ROWS:
+    mean = _mean_rows(problem)
+    if block_m > _TILE_HEIGHTS[-1]:
+        return min(_K3_RATES, key=partial(_computing_time, groups, mean, problem.n))
+    if mean > _FEW_ROWS:
         return min((_K3_SQUARE, _K3_WIDE), key=partial(_streaming_time, groups, problem.n))
     tiles = groups * -(-problem.n // _K3_FEW_ROWS.block_n)
     return _K3_FEW_ROWS if tiles >= _K3_MANY_TILES else _K3_FEW_TILES
@@ -145,12 +169,20 @@ def _streaming_time(groups: int, n: int, tile: Config) -> float:
     return tile.block_n * (waves + last)
 
 
+def _computing_time(groups: int, mean: int, n: int, tile: Sm90WgmmaConfig) -> float:
+    """Return a figure that rises with the time of the busiest multiprocessor."""
+    waves = groups * -(-mean // tile.block_m) * -(-n // tile.block_n) / _H200_SMS
+    turns = math.ceil(waves) if waves < _FEW_WAVES else waves + 0.5
+    rows = min(tile.block_m, -(-mean // _K3_ROWS) * _K3_ROWS)
+    return turns * rows * tile.block_n / _K3_RATES[tile]
+
+
 def _k3_wgrad_config(problem: Problem) -> Config:
     waste = -problem.n % _K3_WGRAD_WIDE.block_n / max(problem.n, 1)
     mean = _mean_rows(problem)
-    fills = -problem.m % _K3_WGRAD_TALL.block_m <= _K3_MAX_WASTE * problem.m
+    fills = -problem.m % _K3_TALL.block_m <= _K3_MAX_WASTE * problem.m
     if fills and not _SHORT_GROUP < mean <= _LONG_GROUP:
-        return _K3_WGRAD_TALL
+        return _K3_TALL
     return _K3_WGRAD_WIDE if waste <= _K3_MAX_WASTE else _K3_WGRAD_SQUARE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,11 @@ from gemmjit.schedule import row_utilization
 __all__ = ["Work", "work_of"]
 
 _ROWS = 64  # of a block that k3 can leave out of a tile
+# What a tile with one block of two costs over half of a whole one: its only product in each step
+# hides less of the wait for the next.
+_HALF_TILE = 1.3
 _MANY_TILES = 1 << 18  # beyond this, waves are so many that the mean says enough
+_MANY_CLAIMS = 1 << 14  # likewise, where claims even out what is left
 
 Sizes = npt.NDArray[np.int64]
 
@@ -33,9 +38,16 @@ class Work:
         Rows that exist over rows that are computed; for the ragged-K form, over whole tiles of the
         contraction.
     busiest_flops, busiest_tiles, busiest_boxes : float
-        Operations, padding included; tiles; blocks of 64 x 64 elements that are stored.
+        Operations, padding included, and what else a tile that is half empty costs; tiles; blocks
+        of 64 x 64 elements that are stored.
     dram_bytes, l2_bytes : int
         Each operand once and the result; and what all tiles load.
+    in_step : bool
+        Whether blocks that start together stay together, so that neighbours read the same operands
+        at the same time: all tiles are full, or there are as many in each group.
+    rereads : float
+        Row tiles of a group beyond the first, on average: how often its weights would be read again
+        if nothing were left of them in cache.
     """
 
     num_tiles: int
@@ -47,6 +59,8 @@ class Work:
     busiest_boxes: float
     dram_bytes: int
     l2_bytes: int
+    in_step: bool
+    rereads: float
 
 
 def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Work:
@@ -65,7 +79,10 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
     if problem.epilogue == "accumulate":
         out_size *= 2  # read and written
     columns = -(-problem.n // config.block_n)
+    claimed = isinstance(config, Sm90WgmmaConfig) and config.order == "claimed"
+    in_step, rereads = True, 0.0
     if problem.form == "ragged_m":
+        in_step, rereads = _togetherness(sizes, config.block_m)
         rows = _row_tiles(sizes, config)
         depth = np.full(len(rows), -(-problem.k // config.block_k) * config.block_k)
         eta = row_utilization(sizes, config.block_m)
@@ -86,6 +103,8 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         l2 = used * tall * columns * (config.block_m + config.block_n) * in_size
     tiles = len(rows) * columns
     flops = 2.0 * rows * depth * config.block_n
+    if problem.form == "ragged_m" and isinstance(config, Sm90WgmmaConfig) and config.pingpong:
+        flops[rows < config.block_m] *= _HALF_TILE
     boxes = rows / 64 * (config.block_n / 64)
     waves = -(-tiles // num_sms)
     return Work(
@@ -93,11 +112,13 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         waves=waves,
         last_wave_fill=(tiles - (waves - 1) * num_sms) / num_sms if tiles else 1.0,
         eta=eta,
-        busiest_flops=_busiest(flops, columns, num_sms),
+        busiest_flops=_busiest(flops, columns, num_sms, claimed),
         busiest_tiles=float(waves),
-        busiest_boxes=_busiest(boxes, columns, num_sms),
+        busiest_boxes=_busiest(boxes, columns, num_sms, claimed),
         dram_bytes=dram,
         l2_bytes=l2,
+        in_step=in_step,
+        rereads=rereads,
     )
 
 
@@ -113,14 +134,33 @@ def _row_tiles(sizes: Sizes, config: Config) -> Sizes:
     return rows
 
 
-def _busiest(of_row_tile: npt.NDArray[np.float64], columns: int, num_sms: int) -> float:
-    """Return the largest sum of one multiprocessor; tiles are dealt out in turn."""
+def _togetherness(sizes: Sizes, block_m: int) -> tuple[bool, float]:
+    """Return `Work.in_step` and `Work.rereads`; the first as ``core/turns.cuh`` finds it."""
+    rows = sizes[sizes > 0]
+    if len(rows) == 0:
+        return True, 0.0
+    tiles = -(-rows // block_m)
+    in_step = not (rows % block_m).any() or (tiles.min() == tiles.max() and tiles[0] > 1)
+    return bool(in_step), float(tiles.mean()) - 1.0
+
+
+def _busiest(
+    of_row_tile: npt.NDArray[np.float64], columns: int, num_sms: int, claimed: bool
+) -> float:
+    """Return the largest sum of one multiprocessor: tiles are dealt out in turn, or claimed."""
     tiles = len(of_row_tile) * columns
     if tiles == 0:
         return 0.0
     waves = -(-tiles // num_sms)
     if tiles > _MANY_TILES:
         return float(of_row_tile.mean()) * waves
+    if claimed and (of_row_tile != of_row_tile[0]).any():
+        if tiles > _MANY_CLAIMS:
+            return float(of_row_tile.sum()) * columns / num_sms + float(of_row_tile.max()) / 2
+        ends = [0.0] * num_sms
+        for tile in np.repeat(of_row_tile, columns).tolist():
+            heapq.heapreplace(ends, ends[0] + tile)
+        return max(ends)
     dealt = np.zeros(waves * num_sms)
     dealt[:tiles] = np.repeat(of_row_tile, columns)
     return float(dealt.reshape(waves, num_sms).sum(axis=0).max())
