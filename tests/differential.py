@@ -16,7 +16,7 @@ import numpy as np
 from cases import ends_of, integers
 from edges import EDGES, NAN, Edge, serves
 from makers import Layout, Maker, NumpyMaker, Placed
-from micro_kernels import Micro
+from micro_launch import Micro
 
 from gemmjit.arch import Arch
 from gemmjit.arrays import frontend_of

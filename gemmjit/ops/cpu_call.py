@@ -71,7 +71,7 @@ def run_on_cpu(
     if kernel is not None:
         if f is None:
             problem = replace(problem, schedule=host_schedule(kernel))
-        spec = spec_with(problem, kernel)
+        spec, kernel = spec_with(problem, kernel)
     else:
         spec = spec_for(problem, default_arch(), config)
     if o is None:

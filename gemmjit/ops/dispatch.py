@@ -21,7 +21,7 @@ from gemmjit.ops.planning import plan_ladder
 from gemmjit.plan import Plan
 from gemmjit.problem import Problem
 from gemmjit.selection import choose
-from gemmjit.variant import Schedule
+from gemmjit.variant import Schedule, Variant
 
 __all__ = [
     "LadderKernel",
@@ -145,8 +145,16 @@ def _without_maps(
     return choose(problem, arch)
 
 
-def spec_with(problem: Problem, kernel: LadderKernel) -> KernelSpec:
-    """Return the specification of a given kernel, after checking that it serves a problem.
+def spec_with(problem: Problem, kernel: LadderKernel) -> tuple[KernelSpec, LadderKernel | None]:
+    """Return what is to be launched of a given kernel, after checking that it serves a problem.
+
+    Returns
+    -------
+    KernelSpec
+        That of the kernel. Where nothing is multiplied and the operands, which nobody reads then,
+        have no strides that it could take: that of a kernel that writes the zeros.
+    LadderKernel or None
+        The kernel itself; None if the other one is to be built.
 
     Raises
     ------
@@ -155,10 +163,34 @@ def spec_with(problem: Problem, kernel: LadderKernel) -> KernelSpec:
     """
     spec = kernel.spec
     have, need = spec.variant, variant_for(problem, spec.kernel, spec.config)
+    reasons = [
+        f"{name} {getattr(have, name)}, the arrays need {getattr(need, name)}"
+        for name in ("form", "in_dtype", "out_dtype", "epilogue", "schedule")
+        if getattr(have, name) != getattr(need, name)
+    ]
+    reasons += [
+        f"{name} {getattr(have, name)}, the arrays have {size}"
+        for name, size in (("shape_n", problem.n), ("shape_k", problem.k))
+        if getattr(have, name) not in (0, size)
+    ]
+    layout = _layout_reasons(spec, need)
+    if not reasons and not layout:
+        layout = map_violations(spec.kernel, spec.config, have, problem, spec.target)
+    if layout and not reasons and not problem.has_products:
+        return spec_for(problem, spec.target), None
+    reasons += layout
+    if reasons:
+        raise InvalidConfigError(
+            f"launch: {kernel.entry} was compiled for other arrays: " + "; ".join(reasons) + ". "
+            "Compile it with those fields, as in gemmjit.compile(..., out_dtype='float32')"
+        )
+    return spec, kernel
+
+
+def _layout_reasons(spec: KernelSpec, need: Variant) -> list[str]:
+    """Return why a kernel cannot take arrays as they lie in memory."""
+    have = spec.variant
     reasons = []
-    for name in ("form", "in_dtype", "out_dtype", "epilogue", "schedule"):
-        if getattr(have, name) != getattr(need, name):
-            reasons.append(f"{name} {getattr(have, name)}, the arrays need {getattr(need, name)}")
     for name in ("a", "b"):
         vector = getattr(have, f"{name}_vector")
         if vector and not getattr(need, f"{name}_vector"):
@@ -172,17 +204,7 @@ def spec_with(problem: Problem, kernel: LadderKernel) -> KernelSpec:
             reasons.append(f"{name} True, which the arrays do not allow")
     if have.d_paired and not need.d_paired:
         reasons.append("d_paired True, out is not aligned or contiguous enough")
-    for name, size in (("shape_n", problem.n), ("shape_k", problem.k)):
-        if getattr(have, name) not in (0, size):
-            reasons.append(f"{name} {getattr(have, name)}, the arrays have {size}")
-    if not reasons:
-        reasons = map_violations(spec.kernel, spec.config, have, problem, spec.target)
-    if reasons:
-        raise InvalidConfigError(
-            f"launch: {kernel.entry} was compiled for other arrays: " + "; ".join(reasons) + ". "
-            "Compile it with those fields, as in gemmjit.compile(..., out_dtype='float32')"
-        )
-    return spec
+    return reasons
 
 
 def host_schedule(kernel: LadderKernel) -> Schedule:

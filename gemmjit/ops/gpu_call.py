@@ -110,7 +110,7 @@ class GpuCall:
             return
         where = device(a.device)
         if kernel is not None:
-            spec = spec_with(problem, kernel)
+            spec, kernel = spec_with(problem, kernel)
         else:
             spec = spec_for(problem, where.arch, config, gpu=where.name)
         handle = frontend.current_stream(a.device)

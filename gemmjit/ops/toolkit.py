@@ -36,6 +36,9 @@ class LaunchableKernel(LadderKernel):
     ) -> Any:
         """Run exactly this kernel, as `gemmjit.grouped_mm` would.
 
+        Where nothing is multiplied (no rows, no groups, a contraction of length 0) and this kernel
+        cannot be launched, another one writes the zeros, as in `gemmjit.grouped_mm`.
+
         Parameters
         ----------
         mat_a, mat_b, offs, bias, out, epilogue, stream

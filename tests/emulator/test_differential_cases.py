@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from differential import emulate_micro, executed, kernel_cases, launchable, run_case
 from makers import NumpyMaker
-from micro_kernels import GUARD, micros, model_micros
+from micro_kernels import micros, model_micros
+from micro_launch import GUARD
 
 from gemmjit.arch import Arch
 from gemmjit.emulator import emulating

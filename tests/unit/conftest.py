@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 
 import pytest
+from fake_gpu import framework
 from prewarming import SHAPES
 from tiny_kernel import TEMPLATE
 
@@ -69,6 +70,14 @@ def no_nvrtc(monkeypatch):
         clear_memory()
 
     return remove
+
+
+@pytest.fixture
+def torch_gpu():
+    """A fake driver and torch."""
+    pytest.importorskip("torch")
+    with framework("torch") as made:
+        yield made
 
 
 @pytest.fixture

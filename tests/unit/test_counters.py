@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from fake_gpu import framework
 from repeated import ENDS, operands
 
 import gemmjit
@@ -14,16 +13,8 @@ from gemmjit.cuda import counters
 from gemmjit.errors import LaunchError
 
 
-@pytest.fixture
-def gpu():
-    """A fake driver and torch."""
-    pytest.importorskip("torch")
-    with framework("torch") as made:
-        yield made
-
-
-def test_streams_have_places_of_their_own(gpu):
-    fake, _ = gpu
+def test_streams_have_places_of_their_own(torch_gpu):
+    fake, _ = torch_gpu
     places = [counters.place_of(stream, False) for stream in (0, 1, 55, 0, 1, 55)]
     assert places[:3] == places[3:]
     assert len(set(places)) == 3
@@ -36,8 +27,8 @@ def test_streams_have_places_of_their_own(gpu):
     assert len(fake.allocated) == 2  # one a context
 
 
-def test_captured_calls_share_with_nobody(gpu):
-    fake, _ = gpu
+def test_captured_calls_share_with_nobody(torch_gpu):
+    fake, _ = torch_gpu
     eager = counters.place_of(7, False)
     number = 2 * (1 << 16) // counters.PLACE_BYTES
     places = {counters.place_of(7, True) for _ in range(number)}
@@ -49,7 +40,7 @@ def test_captured_calls_share_with_nobody(gpu):
     assert all(any(0 <= place - start < 1 << 16 for start in low) for place in places)
 
 
-def test_the_stream_that_every_thread_has_is_one_for_each(gpu):
+def test_the_stream_that_every_thread_has_is_one_for_each(torch_gpu):
     """Threads one after the other, whose numbers Python gives out again."""
     places = []
 
@@ -64,8 +55,8 @@ def test_the_stream_that_every_thread_has_is_one_for_each(gpu):
     assert len(set(places)) == 5
 
 
-def test_new_counters_under_a_capture_restore_its_mode(gpu, monkeypatch):
-    fake, _ = gpu
+def test_new_counters_under_a_capture_restore_its_mode(torch_gpu, monkeypatch):
+    fake, _ = torch_gpu
     modes = [1]
 
     def exchange(mode):
@@ -85,8 +76,8 @@ def test_new_counters_under_a_capture_restore_its_mode(gpu, monkeypatch):
     assert modes == [1]
 
 
-def test_memory_that_cannot_be_cleared_is_not_used(gpu, monkeypatch):
-    fake, _ = gpu
+def test_memory_that_cannot_be_cleared_is_not_used(torch_gpu, monkeypatch):
+    fake, _ = torch_gpu
     with monkeypatch.context() as broken:
         broken.setattr(fake, "cuMemsetD8Async", lambda *_: (type(fake.cuInit(0)[0])(2),), False)
         with pytest.raises(LaunchError, match="clearing of counters"):
@@ -101,8 +92,8 @@ def claims_of(fake):
     return [seen.claims for seen in fake.launches]
 
 
-def test_calls_take_the_place_of_their_stream(gpu, monkeypatch):
-    fake, maker = gpu
+def test_calls_take_the_place_of_their_stream(torch_gpu, monkeypatch):
+    fake, maker = torch_gpu
     (a, b), offs = operands(maker, "wgrad"), maker.offsets(ENDS)
     for stream in (0, 9, 0, 9, None):
         gemmjit.grouped_mm(a, b, offs=offs, stream=stream)
@@ -119,8 +110,8 @@ def test_calls_take_the_place_of_their_stream(gpu, monkeypatch):
     assert len({*captured, *places}) == 4
 
 
-def test_host_offsets_beside_counters(gpu):
-    fake, maker = gpu
+def test_host_offsets_beside_counters(torch_gpu):
+    fake, maker = torch_gpu
     a, b = operands(maker, "wgrad")
     gemmjit.grouped_mm(a, b, offs=np.asarray(ENDS))
     gemmjit.grouped_mm(a, b, offs=maker.offsets(ENDS))

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import sys
 
-import pytest
-from fake_gpu import framework
 from repeated import ENDS, operands, steps
 
 import gemmjit
 
 CALLS = sys.modules[gemmjit.grouped_mm.__module__]
-
-
-@pytest.fixture
-def torch_gpu():
-    """A fake driver and torch."""
-    pytest.importorskip("torch")
-    with framework("torch") as made:
-        yield made
 
 
 def test_gradients_are_looked_at_in_every_call(torch_gpu):

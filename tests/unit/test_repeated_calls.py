@@ -34,14 +34,6 @@ def gpu(request):
         yield made
 
 
-@pytest.fixture
-def torch_gpu():
-    """A fake driver and torch."""
-    pytest.importorskip("torch")
-    with framework("torch") as made:
-        yield made
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_a_repeated_call_takes_few_steps(gpu, form, monkeypatch):
     monkeypatch.setattr(paths, "_ever_overridden", False)  # whatever other tests did

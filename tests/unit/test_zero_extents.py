@@ -85,3 +85,68 @@ def test_a_result_without_elements_is_taken_as_it_is(accumulate):
     out = np.empty((0, 32, 32), np.float32)
     no_ends = np.array([], np.int64)
     assert gemmjit.grouped_mm(rows.T, rows, offs=no_ends, out=out, accumulate=accumulate) is out
+
+
+def bf16(*shape):
+    return np.ones(shape, BF16)
+
+
+NO_PRODUCTS = {
+    "fprop, no rows": (bf16(0, 64), bf16(2, 64, 64), [0, 0]),
+    "fprop, no contraction": (bf16(8, 0), bf16(2, 0, 64), [3, 8]),
+    "fprop, no columns": (bf16(8, 64), bf16(2, 64, 0), [3, 8]),
+    "fprop, no groups": (bf16(8, 64), bf16(0, 64, 64), []),
+    "fprop, empty groups": (bf16(8, 64), bf16(2, 64, 64), [0, 0]),
+    "wgrad, no rows": (bf16(0, 64).T, bf16(0, 72), [0, 0]),
+    "wgrad, no columns": (bf16(8, 64).T, bf16(8, 0), [3, 8]),
+    "wgrad, no groups": (bf16(8, 64).T, bf16(8, 72), []),
+    "wgrad, empty groups": (bf16(8, 64).T, bf16(8, 72), [0, 0]),
+}
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["on the host", "on the device"])
+@pytest.mark.parametrize("case", NO_PRODUCTS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_launched_kernel_does_what_the_operator_does(name, case, on_device):
+    a, b, ends = NO_PRODUCTS[case]
+    form = "ragged_m" if b.ndim == 3 else "ragged_k"
+    if form not in KERNELS[name].forms:
+        pytest.skip(f"{name} has no such form")
+    offs = np.array(ends, np.int32) if on_device else ends
+    for schedule in ("scan", "list") if form == "ragged_m" and not on_device else ("scan",):
+        kernel = gemmjit.compile(name, form=form, out_dtype="float32", schedule=schedule)
+        got = kernel.launch(a, b, offs=offs)
+        want = gemmjit.grouped_mm(a, b, offs=offs, out_dtype="float32")
+        np.testing.assert_array_equal(got, want, strict=True)
+        assert not got.any()
+        out = np.full(got.shape, 5, np.float32)
+        assert kernel.launch(a, b, offs=offs, out=out) is out
+        wanted = np.full(got.shape, 5, np.float32)
+        gemmjit.grouped_mm(a, b, offs=offs, out=wanted)
+        np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_launch_without_products_is_of_the_kernels_own_types_all_the_same(name):
+    a, b = bf16(8, 0), bf16(2, 0, 64)
+    kernel = gemmjit.compile(name, in_dtype="float16", out_dtype="float16")
+    with pytest.raises(InvalidConfigError, match="in_dtype float16, the arrays need bfloat16"):
+        kernel.launch(a, b, offs=np.array([3, 8], np.int32))
+    adding = gemmjit.compile(name, out_dtype="float32", epilogue="accumulate")
+    out = np.full((8, 64), 3, np.float32)
+    adding.launch(a, b, offs=np.array([3, 8], np.int32), out=out)
+    assert (out == 3).all()
+
+
+def test_a_launch_without_products_on_a_gpu(torch_gpu):
+    """What is launched there is a kernel that writes zeros, with no TensorMap."""
+    fake, maker = torch_gpu
+    x, dy, offs = maker.empty(0, 64), maker.empty(0, 64), maker.offsets([0, 0])
+    for form in ("by name", "launched"):
+        if form == "by name":
+            got = gemmjit.grouped_mm(x.mT, dy, offs=offs, config="k3")
+        else:
+            got = gemmjit.compile("k3", form="ragged_k").launch(x.mT, dy, offs=offs)
+        assert tuple(got.shape) == (2, 64, 64)
+        assert len(fake.launches) == 1 + (form == "launched")
+        assert not fake.launches[-1].maps
