@@ -89,6 +89,11 @@ def call(
         return _OPERATOR(mat_a, mat_b, offs, bias, out_dtype, text)
     if torch.is_grad_enabled() and wants_gradient(mat_a, mat_b, bias, out):
         raise refuse("out", "Leave it out, or call under torch.no_grad()")
+    if isinstance(out, torch.Tensor) and out.is_neg():  # torch resolves operands, not results
+        raise InvalidProblemError(
+            "out: expected a strided tensor whose memory holds its values; got one whose sign is "
+            "pending. Pass out.resolve_neg()"
+        )
     if out_dtype is not None and out.dtype != out_dtype:
         raise InvalidProblemError(
             f"out_dtype: expected that of out, {out.dtype}; got {out_dtype}. Pass one of the two"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 from fake_gpu import framework
 
 import gemmjit
 from gemmjit import offsets
-from gemmjit.errors import InvalidProblemError
+from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 
 torch = pytest.importorskip("torch")
+FlopCounterMode = pytest.importorskip("torch.utils.flop_counter").FlopCounterMode
 
 ENDS = [2, 6]
 
@@ -117,6 +119,79 @@ def test_a_call_like_one_that_is_remembered(kind, argument):
         with pytest.raises(InvalidProblemError, match=f"^{argument}: .*{message.format(argument)}"):
             call(found, offs)
         assert len(fake.launches) == launches
+
+
+def bf16_arguments():
+    """Return bfloat16 operands of small whole numbers, all different from their negatives."""
+    torch.manual_seed(0)
+    return {
+        "mat_a": torch.randint(1, 4, (6, 8)).bfloat16(),
+        "mat_b": torch.randint(1, 4, (2, 8, 16)).bfloat16(),
+        "offs": torch.tensor(ENDS, dtype=torch.int32),
+    }
+
+
+@pytest.mark.parametrize("argument", ["mat_a", "mat_b", "offs", "out"])
+def test_bfloat16_whose_sign_is_pending_is_refused_by_every_call(argument):
+    found = bf16_arguments() | {"out": torch.zeros(6, 16, dtype=torch.bfloat16)}
+    found[argument] = torch._neg_view(found[argument])
+    for _ in range(3):
+        with pytest.raises(InvalidProblemError, match=rf"^{argument}: .*{argument}\.resolve_neg"):
+            gemmjit.grouped_mm(**found)
+
+
+@pytest.mark.parametrize("argument", ["mat_a", "mat_b", "offs", "out"])
+def test_bfloat16_whose_sign_is_pending_is_no_call_that_is_remembered(argument):
+    with framework("torch") as (fake, maker):
+        found = {
+            "mat_a": maker.empty(6, 64), "mat_b": maker.empty(2, 64, 16),
+            "offs": maker.offsets(ENDS), "out": maker.empty(6, 16),
+        }  # fmt: skip
+        assert found["mat_a"].dtype is torch.bfloat16
+        for out in (None, found["out"]):
+            for _ in range(2):
+                gemmjit.grouped_mm(**{**found, "out": out})
+        launches = len(fake.launches)
+        for out in (None, found["out"])[argument == "out" :]:
+            given = {**found, "out": out}
+            given[argument] = torch._neg_view(given[argument])
+            with pytest.raises(InvalidProblemError, match=f"^{argument}: .*sign is pending"):
+                gemmjit.grouped_mm(**given)
+        assert len(fake.launches) == launches
+
+
+def compiled():
+    return torch.compile(lambda **x: gemmjit.grouped_mm(**x), backend="aot_eager", fullgraph=True)
+
+
+@pytest.mark.parametrize("argument", ["mat_a", "mat_b"])
+@pytest.mark.parametrize("way", ["compiled", "counted"])
+def test_an_operand_whose_sign_is_pending_where_torch_resolves_it(argument, way):
+    found = bf16_arguments()
+    want = -gemmjit.grouped_mm(**found)
+    found[argument] = torch._neg_view(found[argument])
+    function = compiled() if way == "compiled" else gemmjit.grouped_mm
+    with FlopCounterMode(display=False) if way == "counted" else nullcontext():
+        for _ in range(3):
+            assert torch.equal(function(**found), want)
+
+
+@pytest.mark.parametrize("argument", ["mat_a", "mat_b"])
+def test_complex_operands_are_refused_by_every_call(argument):
+    """No kernel has them, so that no conjugation can be pending."""
+    found = bf16_arguments()
+    found[argument] = found[argument].to(torch.complex64).conj()
+    for _ in range(2):
+        with pytest.raises(InvalidDtypeError, match=f"{argument}: .*complex64"):
+            gemmjit.grouped_mm(**found)
+
+
+def test_a_result_whose_sign_is_pending_in_a_compiled_call():
+    found = bf16_arguments() | {"out": torch._neg_view(torch.zeros(6, 16).bfloat16())}
+    function = compiled()
+    for _ in range(2):
+        with pytest.raises(InvalidProblemError, match=r"^out: .*Pass out\.resolve_neg"):
+            function(**found)
 
 
 def test_a_gradient_whose_sign_is_pending():
