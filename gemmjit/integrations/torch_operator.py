@@ -89,11 +89,6 @@ def call(
         return _OPERATOR(mat_a, mat_b, offs, bias, out_dtype, text)
     if torch.is_grad_enabled() and wants_gradient(mat_a, mat_b, bias, out):
         raise refuse("out", "Leave it out, or call under torch.no_grad()")
-    if isinstance(out, torch.Tensor) and out.is_neg():  # torch resolves operands, not results
-        raise InvalidProblemError(
-            "out: expected a strided tensor whose memory holds its values; got one whose sign is "
-            "pending. Pass out.resolve_neg()"
-        )
     if out_dtype is not None and out.dtype != out_dtype:
         raise InvalidProblemError(
             f"out_dtype: expected that of out, {out.dtype}; got {out_dtype}. Pass one of the two"
@@ -138,6 +133,19 @@ def _run_into(
         accumulate=accumulate,
         config=from_text(config),
     )
+
+
+def _resolve_signs(
+    mat_a: Any, mat_b: Any, offs: Any, bias: Any, out: Any, *more: Any, **named: Any
+) -> None:
+    """Run on operands whose signs are not pending; torch's own way stumbles over no bias."""
+    if out.is_neg():
+        raise InvalidProblemError(
+            "out: expected a strided tensor whose memory holds its values; got one whose sign is "
+            "pending. Pass out.resolve_neg()"
+        )
+    a, b, f = (tensor.resolve_neg() for tensor in (mat_a, mat_b, offs))
+    _INTO(a, b, f, None if bias is None else bias.resolve_neg(), out, *more, **named)
 
 
 def _shape_of_result(mat_a: Any, mat_b: Any, offs: Any) -> tuple[int, ...]:
@@ -211,6 +219,7 @@ def _flops(a_shape: Any, b_shape: Any, *arguments: Any, **more: Any) -> int:
 
 _LIBRARY.impl("grouped_mm", _run, "CompositeExplicitAutograd")
 _LIBRARY.impl("grouped_mm_out", _run_into, "CompositeExplicitAutograd")
+_LIBRARY.impl("grouped_mm_out", _resolve_signs, "Negative")
 _LIBRARY.impl("grouped_mm", _autograd, "Autograd", with_keyset=True)
 torch.library.register_fake("gemmjit::grouped_mm", _fake, lib=_LIBRARY)
 torch.library.register_fake("gemmjit::grouped_mm_out", _fake_into, lib=_LIBRARY)
