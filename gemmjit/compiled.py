@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from typing import Any, Protocol
 
 from gemmjit.arch import Arch
 from gemmjit.compiler import Resources
 from gemmjit.compiler.sass import disassemble
+from gemmjit.errors import StalePickleError
 from gemmjit.occupancy import occupancy
+from gemmjit.templating import templates_root
 
 __all__ = ["CompiledKernel", "Spec"]
 
@@ -110,6 +116,20 @@ class CompiledKernel:
     threads: int
     log: str = field(repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, _MARK: _version()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        given = state.get(_MARK, "a version that did not say which")
+        if given != _version():
+            raise StalePickleError(
+                f"pickle: expected a kernel of gemmjit {_version()}, whose arguments are those "
+                f"that it launches with; got one of {given}. Compile it again, with "
+                "gemmjit.compile"
+            )
+        self.__dict__.update(state)
+        del self.__dict__[_MARK]
+
     @property
     def registers(self) -> int:
         """Registers of a thread."""
@@ -129,3 +149,34 @@ class CompiledKernel:
     def sass(self) -> str:
         """Return the disassembled cubin (needs ``pip install "gemmjit[inspect]"``)."""
         return disassemble(self.cubin)
+
+
+#: Where a pickled kernel says which gemmjit made it.
+_MARK = "gemmjit"
+
+#: Files of the package that decide what a kernel is given and how it is launched, beside those in
+#: ``kernels`` and the templates.
+_LAUNCHING = (
+    *("compiled.py", "config.py", "epilogue.py", "plan.py", "problem.py", "schedule.py"),
+    *("tensormap.py", "variant.py", "ops/dispatch.py", "ops/planning.py"),
+)
+
+
+@cache
+def _version() -> str:
+    """Return gemmjit's version, and a digest of what a kernel and its launch must agree on."""
+    number = sys.modules["gemmjit"].__version__  # it is loaded; its modules do not import it
+    package = resources.files("gemmjit")
+    texts = {name: package.joinpath(name).read_bytes() for name in _LAUNCHING}
+    pending = [("kernels", package / "kernels"), ("templates", templates_root())]
+    while pending:
+        folder, place = pending.pop()
+        for item in place.iterdir():
+            if item.is_dir():
+                pending.append((f"{folder}/{item.name}", item))
+            elif item.name.endswith((".py", ".cuh", ".j2")):
+                texts[f"{folder}/{item.name}"] = item.read_bytes()
+    digest = sha256()
+    for name in sorted(texts):
+        digest.update(name.encode() + b"\0" + sha256(texts[name]).digest())
+    return f"{number} ({digest.hexdigest()[:12]})"

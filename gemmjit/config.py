@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import ClassVar, Literal
 
 from gemmjit.errors import InvalidConfigError
+from gemmjit.pickles import NamedFields
 
 __all__ = ["Config", "SimtConfig", "Sm80MmaConfig", "Sm90TmaMmaConfig", "Sm90WgmmaConfig"]
 
@@ -20,7 +21,7 @@ Order = Literal["listed", "claimed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(NamedFields):
     """Base of all tile configurations.
 
     Attributes

@@ -12,6 +12,7 @@
     ├── CompileError                         NVRTC or ptxas refused the source
     ├── CacheError                           a cache directory, or file of one, not to be used
     ├── ManifestError (ValueError)           a manifest or log that cannot be read
+    ├── StalePickleError (ValueError)        a pickle that another version of gemmjit made
     ├── MissingKernelError                   compilation is switched off and no cubin is at hand
     ├── NvrtcNotFoundError                   the NVRTC library cannot be loaded
     ├── DriverNotFoundError                  no CUDA driver, or one that is too old
@@ -39,6 +40,7 @@ __all__ = [
     "ManifestError",
     "MissingKernelError",
     "NvrtcNotFoundError",
+    "StalePickleError",
     "TemplateError",
     "UnsupportedArchError",
 ]
@@ -98,6 +100,10 @@ class CacheError(GemmjitError):
 
 class ManifestError(GemmjitError, ValueError):
     """A list of kernels to compile cannot be read; the message names file and key."""
+
+
+class StalePickleError(GemmjitError, ValueError):
+    """A pickled kernel, config or problem that another version of gemmjit made."""
 
 
 class MissingKernelError(GemmjitError):

@@ -15,6 +15,7 @@ from typing import NamedTuple, get_args
 from gemmjit.dtypes import BF16, F32, DType, dtype_of
 from gemmjit.epilogue import Chain, chain_of
 from gemmjit.errors import InvalidConfigError, InvalidDtypeError, InvalidProblemError
+from gemmjit.pickles import NamedFields
 from gemmjit.variant import Form, Schedule
 
 __all__ = ["LARGEST", "MAX_ALIGNMENT", "Problem", "Strides", "pointer_alignment"]
@@ -40,7 +41,7 @@ class Strides(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(NamedFields):
     """One grouped GEMM.
 
     Attributes

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from gemmjit.dtypes import BF16, DType, dtype_of
 from gemmjit.epilogue import Chain, chain_of
 from gemmjit.errors import InvalidConfigError
+from gemmjit.pickles import NamedFields
 
 __all__ = ["MAX_SHAPE", "Form", "Schedule", "Variant"]
 
@@ -20,7 +21,7 @@ Schedule = Literal["list", "scan", "compact"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class Variant(NamedFields):
     """Types, memory orders, alignment classes, schedule and epilogue of one compiled kernel.
 
     Attributes
