@@ -1,18 +1,27 @@
 """The command line: one module per command, imported only when that command is used.
 
 A command's module offers ``add_arguments(parser)`` and ``run(arguments) -> int``, the exit status:
-0 success, 1 the work failed, 2 wrong usage (argparse's own).
+0 success, 1 the work failed, 2 wrong usage: an option, or a value of one or of an environment
+variable, that the command does not take; argparse's own, and what gemmjit refuses.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from gemmjit import __version__
-from gemmjit.errors import GemmjitError
+from gemmjit.errors import (
+    GemmjitError,
+    InvalidConfigError,
+    InvalidDtypeError,
+    InvalidEnvironmentError,
+    InvalidProblemError,
+    UnsupportedArchError,
+)
 
 __all__ = ["COMMANDS", "main"]
 
@@ -29,7 +38,21 @@ COMMANDS = {
     "tune": "measure tiles for given problems, and let grouped_mm take the fastest",
 }
 
+_FAILED, _WRONG_USAGE = 1, 2
 _INTERRUPTED = 130  # what a shell reports for a process that SIGINT ended
+
+#: What is wrong with an argument or an environment variable, not with the work.
+_WRONG_VALUES = (
+    InvalidConfigError,
+    InvalidDtypeError,
+    InvalidEnvironmentError,
+    InvalidProblemError,
+)
+
+_STATUSES = (
+    "exit status: 0 success; 1 the work failed; 2 wrong usage: an argument or environment variable "
+    "that does not fit; 130 interrupted"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     named = next((word for word in given if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(
-        prog="gemmjit", description="A JIT kernel toolkit for grouped GEMM."
+        prog="gemmjit",
+        description="A JIT kernel toolkit for grouped GEMM. gemmjit COMMAND --help says more of a "
+        "command.",
+        epilog=_STATUSES,
     )
     parser.add_argument("--version", action="version", version=f"gemmjit {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -74,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is None:  # no file that an argument names
             raise
         print(f"gemmjit {named}: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 1
+        return _FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status
@@ -86,4 +112,7 @@ def _failed(arguments: argparse.Namespace, error: GemmjitError) -> int:
     print(f"gemmjit {arguments.command}: {error}", file=sys.stderr)
     if getattr(arguments, "json", False):
         print_json({"error": {"type": type(error).__name__, "message": str(error)}})
-    return 1
+    wrong = isinstance(error, _WRONG_VALUES)
+    if isinstance(error, UnsupportedArchError):  # of an argument, or of the GPU that is there
+        wrong = bool(getattr(arguments, "arch", None) or os.environ.get("GEMMJIT_ARCH"))
+    return _WRONG_USAGE if wrong else _FAILED

@@ -14,7 +14,6 @@ from gemmjit.cli.bench_common import (
     names_of,
     write_record,
 )
-from gemmjit.errors import InvalidProblemError
 
 __all__ = [
     "declare_counters",
@@ -123,10 +122,7 @@ def run_counters_command(arguments: argparse.Namespace) -> int:
     from gemmjit.bench.profiling import counters, read_ncu
     from gemmjit.bench.report import text_table
 
-    try:
-        text = arguments.csv_file.read_text()
-    except OSError as error:
-        raise InvalidProblemError(f"csv: expected a readable file; {error}") from error
+    text = arguments.csv_file.read_text()
     found = [counters(launch) for launch in read_ncu(text)]
     write_record(arguments, {"kind": "counters", "launches": found})
     for launch in found:

@@ -12,7 +12,8 @@ from gemmjit import templating
 from gemmjit.arch import Arch
 from gemmjit.build import build
 from gemmjit.cli import choices
-from gemmjit.cli.emulated_case import EmulatedCase, group_sizes, make_case
+from gemmjit.cli.emulated_case import EmulatedCase, make_case
+from gemmjit.cli.numbers import row_counts
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.emulator import Report, Trace, emulating
 from gemmjit.emulator.async_engine import POLICIES
@@ -48,11 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "b_k_major, a_k_major, schedule, epilogue",
     )
     parser.add_argument(
-        "--sizes", type=group_sizes, metavar="ROWS,...", help="rows of each group, as in 5,0,70"
+        "--sizes",
+        type=row_counts,
+        metavar="ROWS,...",
+        help="rows of each group, as in 5,0,70, instead of rows and groups",
     )
     parser.add_argument("--dtype", default="bfloat16", help="of the operands (default: bfloat16)")
     parser.add_argument("--out-dtype", help="of the result (default: that of the operands)")
-    parser.add_argument("--form", choices=("ragged_m", "ragged_k"), default="ragged_m")
+    parser.add_argument(
+        "--form",
+        choices=("ragged_m", "ragged_k"),
+        default="ragged_m",
+        help="(rows, k) @ (G, k, n), or (k, rows) @ (rows, n) (default: ragged_m)",
+    )
     parser.add_argument("--arch", help="architecture (default: GEMMJIT_ARCH, else sm_90a)")
     parser.add_argument(
         "--policy",

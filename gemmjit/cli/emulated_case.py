@@ -16,7 +16,7 @@ from gemmjit.errors import InvalidProblemError
 from gemmjit.problem import Problem
 from gemmjit.workloads import power_law
 
-__all__ = ["EmulatedCase", "group_sizes", "make_case"]
+__all__ = ["EmulatedCase", "make_case"]
 
 Array = npt.NDArray[Any]
 
@@ -26,11 +26,6 @@ _MAX_CONTRACTION = 2**24 // _LIMIT**2
 
 _SIZES = {"rows": 200, "groups": 4, "n": 128, "k": 256}
 _OTHERS = ("tail", "skew", "dtype", "out_dtype", "a_k_major", "b_k_major", "schedule", "epilogue")
-
-
-def group_sizes(text: str) -> tuple[int, ...]:
-    """Read ``5,0,70``: rows per group."""
-    return tuple(int(part) for part in text.split(","))
 
 
 @dataclass(frozen=True)
@@ -119,8 +114,6 @@ def make_case(
     if sizes is None:
         groups = numbers["groups"]
         sizes = tuple(power_law(numbers["rows"], groups, skew).tolist()) if groups else ()
-    if min(sizes, default=0) < 0:
-        raise InvalidProblemError(f"sizes: expected rows >= 0; got {min(sizes)}")
     rows = sum(sizes) + tail
     longest = numbers["k"] if form == "ragged_m" else max(sizes, default=0)
     if longest > _MAX_CONTRACTION:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 
 from gemmjit.arch import Arch
-from gemmjit.cli.numbers import dimension
+from gemmjit.cli.numbers import dimension, row_counts
 from gemmjit.cli.output import add_json, print_json, print_table
-from gemmjit.errors import InvalidProblemError
+from gemmjit.kernels import KERNELS
 from gemmjit.ops.dispatch import default_arch
 from gemmjit.problem import Problem
 from gemmjit.selection import explain
-from gemmjit.selection.explanation import HEAD
+from gemmjit.selection.explanation import HEAD, Explanation, Refusal
 
 __all__ = ["add_arguments", "run"]
+
+_LEGEND = (
+    "us (hot: under load, cool: after idle gaps): predicted microseconds, fixed plus nearly the "
+    "longest of mma + between tiles, dram and l2; waves: rounds of blocks; eta: share of computed "
+    "rows that exist; ->: the default choice."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=dimension, help="rows of all groups together")
     parser.add_argument("--groups", type=dimension, help="number of groups")
     parser.add_argument(
-        "--sizes", help="true rows of each group, as in 5,0,70, instead of --rows and --groups"
+        "--sizes",
+        type=row_counts,
+        metavar="ROWS,...",
+        help="true rows of each group, as in 5,0,70, instead of --rows and --groups",
     )
     parser.add_argument("--n", type=dimension, required=True, help="columns of the result")
     parser.add_argument("--k", type=dimension, required=True, help="as in the call, see --form")
@@ -51,12 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the explanation."""
-    sizes = None
-    if arguments.sizes is not None:
+    """Print the explanation; return 1 if nothing can serve the problem."""
+    sizes = arguments.sizes
+    if sizes is not None:
         if arguments.rows is not None or arguments.groups is not None:
             arguments.wrong("argument --sizes: not allowed with --rows and --groups")
-        sizes = _numbers(arguments.sizes)
     elif arguments.rows is None or arguments.groups is None:
         arguments.wrong("expected --rows and --groups, or --sizes")
     problem = Problem.contiguous(
@@ -73,26 +82,39 @@ def run(arguments: argparse.Namespace) -> int:
     )
     arch = Arch.parse(arguments.arch) if arguments.arch else default_arch()
     found = explain(problem, arch, group_sizes=sizes)
+    unserved = not found.predictions and not problem.is_empty
     if arguments.json:
-        print_json(found.to_dict())
+        print_json(found.to_dict() | ({"chosen": None} if unserved else {}))
+        return int(unserved)
+    print(f"{found.problem} on {found.arch}; {found.assumption}")
+    if problem.is_empty:
+        print("\nThe result has no elements: nothing is launched.")
         return 0
-    print(f"{found.problem} on {found.arch}; {found.assumption}\nrates: {found.source}\n")
+    if unserved:
+        print("\nNo kernel can serve this problem:")
+    else:
+        _print_predictions(found, sizes is not None)
+    for line in _refusals(found.refused):
+        print(line)
+    return int(unserved)
+
+
+def _print_predictions(found: Explanation, sizes_known: bool) -> None:
+    print(f"rates: {found.source}\n")
     print_table(HEAD, found.rows())
-    for refusal in found.refused:
-        print(f"{refusal.kernel} {refusal.tile}: refused: {'; '.join(refusal.reasons)}")
-    if sizes is None:
-        print(
-            "\nTimes in microseconds. The rows of single groups are known on the device only; "
-            "--sizes says them."
-        )
-    return 0
+    print(f"\n{_LEGEND}")
+    if not sizes_known:
+        print("The rows of single groups are known on the device only; --sizes says them.")
+    if found.refused:
+        print()
 
 
-def _numbers(text: str) -> list[int]:
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = [-1]
-    if min(found) < 0:
-        raise InvalidProblemError(f"sizes: expected whole numbers >= 0, as in 5,0,70; got {text!r}")
-    return found
+def _refusals(refused: Sequence[Refusal]) -> Iterator[str]:
+    """Yield a line for the tiles of a kernel that are refused for the same reasons."""
+    together: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for one in refused:
+        together.setdefault((one.kernel, one.reasons), []).append(one.tile)
+    for (kernel, reasons), tiles in together.items():
+        whole = len(tiles) == len(KERNELS[kernel].shipped_configs())
+        which = "no tile can" if whole else f"{', '.join(tiles)} cannot"
+        yield f"{kernel}: {which}: {'; '.join(reasons)}"

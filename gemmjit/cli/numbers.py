@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterable
 
-__all__ = ["at_least", "dimension", "names_in", "positive", "whole"]
+__all__ = ["at_least", "dimension", "names_in", "positive", "row_counts", "whole"]
 
 # gemmjit.problem.LARGEST, which this module must not import: doctor runs where NumPy does not.
 _LARGEST = 2**31 - 1
@@ -31,6 +31,23 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 #: A count, and the length of a dimension.
 positive = whole(1)
 dimension = whole(1, _LARGEST)
+
+
+def row_counts(text: str) -> tuple[int, ...]:
+    """Read the rows of each group, separated by commas.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If one of them is no whole number, or negative.
+    """
+    try:
+        rows = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        rows = (-1,)
+    if min(rows) < 0:
+        raise argparse.ArgumentTypeError(f"expected whole numbers >= 0, as in 5,0,70; got {text!r}")
+    return rows
 
 
 def at_least(least: float, *, open_end: bool = False) -> Callable[[str], float]:

@@ -16,7 +16,7 @@ from gemmjit.cli import choices
 from gemmjit.cli.numbers import positive
 from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
 from gemmjit.cli.progress import progress
-from gemmjit.errors import ManifestError
+from gemmjit.errors import InvalidConfigError, ManifestError
 from gemmjit.manifest import KernelEntry, Manifest, Wanted, load, read_log, to_toml
 from gemmjit.prewarm import Outcome, environment, num_cpus, prewarm, shard
 
@@ -73,7 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _work(arguments: argparse.Namespace) -> int:
     manifest, unreadable = _manifest(arguments)
-    wanted = manifest.wanted(choices.arch_list(arguments.arch))
+    archs = choices.arch_list(arguments.arch)
+    try:
+        wanted = manifest.wanted(archs)
+    except ManifestError as error:
+        if arguments.kernel is None:
+            raise
+        # No manifest was given: what is wrong is an argument.
+        told = str(error).removeprefix(f"{manifest.name}, kernels[0] ")
+        raise InvalidConfigError(told) from None
     if arguments.shard is not None:
         mine = shard((one.key for one in wanted), *arguments.shard)
         wanted = [one for one in wanted if one.key in mine]

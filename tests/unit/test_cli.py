@@ -12,6 +12,8 @@ from command_line import run_json
 
 import gemmjit
 from gemmjit import cli
+from gemmjit.cli import explain  # noqa: F401  # loaded, to be changed
+from gemmjit.errors import UnsupportedArchError
 
 COMMANDS = tuple(cli.COMMANDS)
 
@@ -72,20 +74,58 @@ def test_wrong_usage_exits_with_2(argv, capsys):
         (["inspect", "k1", "--variant", "in_dtype=float32"], "got float32"),
         (["inspect", "--problem", "rows=8"], "groups=None"),
         (["inspect", "--problem", "rows=8,groups=1,n=8,k=8,color=3"], "unknown name color"),
-        (["prewarm", "--kernel", "k1", "--arch", "sm_75"], "needs sm_80 or newer"),
+        (["prewarm", "--kernel", "k1", "--arch", "sm_75"], "for sm_75: k1 cannot be built"),
+        (["prewarm", "--kernel", "k9", "--arch", "sm_90a"], "got 'k9'"),
+        (["explain", "--sizes", "8", "--n", "8", "--k", "8", "--dtype", "float8"], "got float8"),
+        (["explain", "--sizes", "8", "--n", "8", "--k", "8", "--arch", "sm_12"], "got 'sm_12'"),
+        (["emulate", "k1", "--sizes", "3", "--problem", "colour=3"], "unknown name colour"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_failed_work_exits_with_1_and_one_message(argv, told, capsys):
-    assert cli.main(argv) == 1
+def test_values_that_no_command_takes_exit_with_2_and_one_message(argv, told, capsys):
+    assert cli.main(argv) == 2
     out, err = capsys.readouterr()
     assert not out
     assert err.startswith(f"gemmjit {argv[0]}: ")
     assert told in err
     assert "Traceback" not in err
-    error = run_json(capsys, *argv, status=1)["error"]
+    error = run_json(capsys, *argv, status=2)["error"]
     assert told in error["message"]
     assert error["type"].endswith("Error")
+
+
+def test_wrong_values_of_environment_variables_exit_with_2(monkeypatch, capsys):
+    with monkeypatch.context() as one:
+        one.setenv("GEMMJIT_ARCH", "sm_12")
+        assert cli.main(["inspect", "k1"]) == 2
+        assert "GEMMJIT_ARCH: expected one of" in capsys.readouterr().err
+    with monkeypatch.context() as one:
+        one.setenv("GEMMJIT_DISABLE_JIT", "perhaps")
+        assert cli.main(["inspect", "k1"]) == 2
+        assert "GEMMJIT_DISABLE_JIT: expected" in capsys.readouterr().err
+
+
+def test_work_that_fails_exits_with_1(monkeypatch, capsys):
+    """What is wrong is neither an argument nor a variable."""
+    with monkeypatch.context() as one:
+        one.setattr(gemmjit.cli.explain, "default_arch", _no_arch)
+        assert cli.main(["explain", "--sizes", "3", "--n", "8", "--k", "8"]) == 1
+        assert "arch: of the GPU" in capsys.readouterr().err
+    assert cli.main(["cache", "import", "/no/such.zip"]) == 1
+    assert "/no/such.zip" in capsys.readouterr().err
+    assert cli.main(["prewarm", "--shapes", "/no/such.toml"]) == 1
+
+
+def _no_arch():
+    raise UnsupportedArchError("arch: of the GPU, which no kernel has")
+
+
+def test_help_says_what_exit_statuses_mean(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for part in ("0 success", "1 the work failed", "2 wrong usage", "130 interrupted"):
+        assert part in told
 
 
 def test_python_m_gemmjit_is_the_same_program():

@@ -134,15 +134,25 @@ def test_the_timeline_is_written(capsys, tmp_path):
         (["k1", "--problem", "skew=steep"], "skew: expected a number of at least 0"),
         (["k1", "--problem", "skew=NaN"], "skew: expected a number of at least 0"),
         (["k1", "--problem", "skew=-1"], "skew: expected a number of at least 0"),
-        (["k0", "--problem", "rows=8", "--trace", "/nowhere/t.json"], "/nowhere/t.json: No such"),
-        (["k1", "--sizes", "3,-1"], "expected rows >= 0"),
         (["k1", "--problem", "k=2000000"], "contraction of at most"),
         (["k1", "--dtype", "float32"], "got float32"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_told_and_exit_with_2(capsys, argv, told):
+    assert cli.main(["emulate", *argv]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["k0", "--problem", "rows=8", "--trace", "/nowhere/t.json"], "/nowhere/t.json: No such"),
         (["k1", "--template-path", "/nowhere"], "expected a directory of templates"),
     ],
     ids=" ".join,
 )
-def test_mistakes_are_told_and_exit_with_1(capsys, argv, told):
+def test_places_that_are_not_there_exit_with_1(capsys, argv, told):
     assert cli.main(["emulate", *argv]) == 1
     assert told in capsys.readouterr().err
 
@@ -153,6 +163,7 @@ def test_mistakes_are_told_and_exit_with_1(capsys, argv, told):
         ["emulate"],
         ["emulate", "k1", "--policy", "slow"],
         ["emulate", "k1", "--sizes", "many"],
+        ["emulate", "k1", "--sizes", "3,-1"],
         ["emulate", "k1", "--seed", "-1"],
     ],
     ids=" ".join,

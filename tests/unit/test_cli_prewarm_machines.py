@@ -58,7 +58,6 @@ def test_wrong_usage(argv, told, capsys):
     [
         (["--shapes", "/no/such.toml"], "/no/such.toml: expected a TOML file; got No such file"),
         (["--from-log", "/no/such.log"], "/no/such.log: expected the log of a run; got No such"),
-        (["--kernel", "k0", "--arch", "sm_12"], "got 'sm_12'"),
         (["--kernel", "k0", "--arch", "sm_80", "--write", "/no/such/x.toml"], "--write: expected"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

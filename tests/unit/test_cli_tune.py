@@ -1,15 +1,13 @@
-"""``gemmjit tune`` and ``gemmjit explain`` as commands."""
+"""``gemmjit tune`` as a command."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from command_line import run_json
 from tuned_device import GPU, SMALL, tuned_backend  # noqa: F401
 
-import gemmjit
-from gemmjit import Problem, cli, env
+from gemmjit import cli, env
 from gemmjit.arch import Arch
 from gemmjit.cuda.driver import driver
 from gemmjit.selection import choose, records
@@ -134,48 +132,6 @@ def test_the_switch_is_documented():
     assert any(v.name == "GEMMJIT_IGNORE_TUNED" and v.is_switch for v in env.VARIABLES)
 
 
-SHAPE = ("--rows", "2048", "--groups", "64", "--n", "2688", "--k", "1024", "--arch", "sm_90a")
-
-
-def test_explain_prints_what_the_function_says(capsys):
-    problem = Problem.contiguous(num_groups=64, rows=2048, n=2688, k=1024)
-    found = gemmjit.explain(problem, "sm_90a")
-    assert run_json(capsys, "explain", *SHAPE) == json.loads(json.dumps(found.to_dict()))
-    assert cli.main(["explain", *SHAPE]) == 0
-    shown = capsys.readouterr().out
-    for text in (found.best.tile, found.best.reason, found.assumption, found.source, "--sizes"):
-        assert text in shown
-
-
-def test_explain_takes_true_sizes_and_other_forms(capsys):
-    shape = ("explain", "--sizes", "5,0,700", "--n", "64", "--k", "128", "--form", "ragged_k")
-    found = run_json(capsys, *shape, "--arch", "sm_80", "--dtype", "float16")
-    assert found["problem"] == "ragged_k, 3 groups, 705 rows, n=64, k=128, float16"
-    assert found["assumption"] == "rows of each group as given"
-    assert found["gpu"].startswith("A100")
-    refused = {one["kernel"] for one in found["refused"]}
-    assert refused == {"k2", "k3"}
-
-
-def test_explain_takes_an_epilogue_and_offsets_on_the_host(capsys):
-    words = ("--epilogue", "bias+swiglu_split", "--schedule", "list")
-    problem = Problem.contiguous(
-        num_groups=64, rows=2048, n=2688, k=1024, epilogue=words[1], schedule="list"
-    )
-    found = gemmjit.explain(problem, "sm_90a")
-    assert run_json(capsys, "explain", *SHAPE, *words) == json.loads(json.dumps(found.to_dict()))
-    assert any("swiglu_split" in reason for one in found.refused for reason in one.reasons)
-
-
-def test_explain_says_what_a_tiny_call_costs(capsys):
-    small = ("explain", "--rows", "40", "--groups", "4", "--n", "64", "--k", "64")
-    best = run_json(capsys, *small, "--arch", "sm_90a")["predictions"][0]
-    assert best["launch_us"] > best["us"] / 2
-    assert best["reason"].startswith(f"mostly the fixed {best['launch_us']:.0f} us of a call")
-    assert "the only wave 3% full" in best["reason"]
-    assert "bound by" not in best["reason"]
-
-
 def test_without_a_driver_nothing_is_said_of_arrays(monkeypatch, capsys):
     def missing():
         raise RuntimeError("no libcuda")
@@ -189,52 +145,3 @@ def test_without_a_driver_nothing_is_said_of_arrays(monkeypatch, capsys):
     told = capsys.readouterr().err
     assert "expected NVIDIA driver 580 or newer" in told
     assert "NumPy" not in told
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ("--n", "8", "--k", "8"),
-        ("--rows", "8", "--n", "8", "--k", "8"),
-        ("--sizes", "1", "--rows", "1", "--n", "8", "--k", "8"),
-        ("--rows", "0", "--groups", "1", "--n", "8", "--k", "8"),
-    ],
-)
-def test_explain_says_what_is_missing(argv, capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["explain", *argv])
-    assert end.value.code == 2
-
-
-@pytest.mark.parametrize("sizes", ["1,x", "1,-1", ""])
-def test_explain_refuses_sizes_that_are_none(sizes, capsys):
-    assert cli.main(["explain", "--sizes", sizes, "--n", "8", "--k", "8"]) == 1
-    assert "sizes: expected whole numbers" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rows": "99999999999999999999"},
-        {"groups": "99999999999"},
-        {"groups": str(2**31 - 1)},
-        {"rows": "100000000000", "groups": "1"},
-        {"n": "99999999999999999999"},
-        {"k": str(2**31)},
-        {"sizes": "99999999999999999999,1"},
-        {"sizes": f"{2**31 - 1},1"},
-    ],
-    ids=str,
-)
-def test_explain_has_one_limit_of_sizes(changes, capsys):
-    sizes = {"rows": "8", "groups": "2", "n": "8", "k": "8"} | changes
-    if "sizes" in sizes:
-        del sizes["rows"], sizes["groups"]
-    try:
-        status = cli.main(["explain", *(f"--{name}={text}" for name, text in sizes.items())])
-    except SystemExit as end:
-        status = end.code
-    assert status in (1, 2)
-    told = capsys.readouterr().err
-    assert "expected" in told
-    assert "2147483647" in told or "1048576" in told
