@@ -32,6 +32,7 @@ from gemmjit.errors import (
     ManifestError,
     MissingKernelError,
     NvrtcNotFoundError,
+    StalePickleError,
     TemplateError,
     UnsupportedArchError,
 )
@@ -297,6 +298,10 @@ CASES = {
     "log of nothing": (
         lambda t: read_log("", "run.log"),
         ManifestError, "run.log", "gemmjit prewarm --arch", "none", "GEMMJIT_LOG_LEVEL=debug",
+    ),
+    "pickled config without names": (
+        lambda t: Sm80MmaConfig().__setstate__([128, 128, 32]),
+        StalePickleError, "pickle", "names of its fields", "an older gemmjit", "anew",
     ),
     "driver that is missing": (
         no_driver,

@@ -31,8 +31,8 @@ COMMANDS = {
     "doctor": "show versions, driver and paths, and what is missing",
     "inspect": "show a kernel's source, PTX, SASS or resources, or which one serves a problem",
     "explain": "predict the time of every tile for a problem, and say why; needs no GPU",
-    "prewarm": "compile a kernel into the cache; needs no GPU",
-    "cache": "list, verify and shrink the kernels on disk",
+    "prewarm": "compile kernels into the cache; needs no GPU",
+    "cache": "list, verify, move and shrink the kernels on disk",
     "emulate": "run a kernel's PTX on the CPU: result, races, deadlocks, counts, a timeline",
     "bench": "measure gemmjit beside other libraries: interleaved, verified, hot and cool",
     "tune": "measure tiles for given problems, and let grouped_mm take the fastest",
@@ -80,9 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     module = None
     for name, text in COMMANDS.items():
-        command = commands.add_parser(
-            name, help=text, description=text[:1].upper() + text[1:] + "."
-        )
+        command = commands.add_parser(name, help=text, description=sentence(text), epilog=_STATUSES)
         if name == named:
             module = import_module(f"gemmjit.cli.{name}")
             module.add_arguments(command)
@@ -104,6 +102,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status
+
+
+def sentence(text: str) -> str:
+    """Return a help text as a sentence; names of programs keep their small letters."""
+    first = text if text.startswith(("gemmjit", "ncu")) else text[:1].upper() + text[1:]
+    return f"{first}."
 
 
 def _failed(arguments: argparse.Namespace, error: GemmjitError) -> int:

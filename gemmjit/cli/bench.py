@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gemmjit.cli import bench_timing as timing
 from gemmjit.cli import bench_tools as tools
+from gemmjit.cli import sentence
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
@@ -19,12 +20,12 @@ _Run = Callable[[argparse.Namespace], int]
 #: Subcommand -> what it is, what declares its arguments, and what runs it.
 _SUBCOMMANDS: dict[str, tuple[str, _Declare, _Run]] = {
     "grouped": (
-        "gemmjit beside its peers, case by case",
+        "gemmjit beside other libraries, case by case",
         timing.declare_grouped,
         timing.run_grouped_command,
     ),
     "ladder": (
-        "every kernel, on even and skewed routings",
+        "every kernel of gemmjit, on even and skewed group sizes",
         timing.declare_ladder,
         timing.run_ladder_command,
     ),
@@ -39,17 +40,17 @@ _SUBCOMMANDS: dict[str, tuple[str, _Declare, _Run]] = {
         timing.run_epilogues_command,
     ),
     "host": (
-        "what a call costs the host, and the first one",
+        "what a call costs the host, and what the first call of a process does",
         tools.declare_host,
         tools.run_host_command,
     ),
     "profile": (
-        "run one kernel for a profiler",
+        "run one kernel under a profiler such as ncu",
         tools.declare_profile,
         tools.run_profile_command,
     ),
     "counters": (
-        "read what ncu --csv printed",
+        "summarise what ncu --csv printed",
         tools.declare_counters,
         tools.run_counters_command,
     ),
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands and their arguments."""
     parsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for name, (text, declare, _) in _SUBCOMMANDS.items():
-        declare(parsers.add_parser(name, help=text, description=text[:1].upper() + text[1:] + "."))
+        declare(parsers.add_parser(name, help=text, description=sentence(text)))
 
 
 def run(arguments: argparse.Namespace) -> int:

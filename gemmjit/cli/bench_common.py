@@ -54,7 +54,7 @@ def add_timing(parser: argparse.ArgumentParser, *, rounds: int = MIN_ROUNDS) -> 
     """Declare what every subcommand that times contenders takes."""
     add_common(parser)
     parser.add_argument(
-        "--state", default="cool,hot", help="power states, in order (default: cool,hot)"
+        "--state", default="cool,hot", help="power states, in order: cool, hot (default: cool,hot)"
     )
     parser.add_argument(
         "--rounds",
@@ -65,10 +65,22 @@ def add_timing(parser: argparse.ArgumentParser, *, rounds: int = MIN_ROUNDS) -> 
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help="do fewer rounds to end in this time"
     )
-    parser.add_argument("--warmup", type=float, default=1.0, help="seconds of load before hot")
-    parser.add_argument("--seed", type=int, default=0, help="of data and orders")
-    parser.add_argument("--dtype", default="bfloat16", help="element type (default: bfloat16)")
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw pictures (matplotlib)")
+    parser.add_argument(
+        "--warmup",
+        type=float,
+        default=1.0,
+        help="seconds of load before the hot state (default: 1)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of data and orders (default: 0)")
+    parser.add_argument(
+        "--dtype", default="bfloat16", help="element type of the operands (default: bfloat16)"
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="DIR",
+        help="draw pictures into this directory (needs matplotlib)",
+    )
 
 
 def open_run(arguments: argparse.Namespace, workloads: int) -> Bench:

@@ -17,6 +17,7 @@ from gemmjit.cli.bench_common import (
     say_drawn,
     write_record,
 )
+from gemmjit.cli.numbers import at_least, positive
 from gemmjit.errors import InvalidProblemError
 
 __all__ = [
@@ -43,9 +44,14 @@ def declare_grouped(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vs",
         default="torch,cublas,padded,deepgemm,quack",
-        help="peers; the first that is there is the baseline",
+        help="other libraries; the first that is there is the baseline (default: "
+        "torch,cublas,padded,deepgemm,quack)",
     )
-    parser.add_argument("--layout", default="nn,nt", help="of the weights: nn, nt or both")
+    parser.add_argument(
+        "--layout",
+        default="nn,nt",
+        help="of the weights: nn (G, k, n), nt (G, n, k), or both (default: nn,nt)",
+    )
     parser.add_argument("--list", action="store_true", help="list cases and peers, and end")
     add_timing(parser)
 
@@ -115,8 +121,10 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def declare_ladder(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench ladder``."""
-    parser.add_argument("--case", help="as for grouped; the first of equal sizes is the even one")
-    parser.add_argument("--kernels", help="kernels to climb, as in k0,k1,k2 (default: all)")
+    parser.add_argument(
+        "--case", help="as for grouped; the first whose groups are equal is the even one"
+    )
+    parser.add_argument("--kernels", help="kernels to measure, as in k0,k1,k2 (default: all)")
     add_timing(parser)
 
 
@@ -146,14 +154,23 @@ def run_ladder_command(arguments: argparse.Namespace) -> int:
 
 def declare_scheduling(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench scheduling``."""
-    parser.add_argument("--groups", default="8,64,256,1024", help="numbers of groups")
-    parser.add_argument("--few", type=int, default=4, help="rows per group, few (default: 4)")
-    parser.add_argument("--many", type=int, default=128, help="rows per group, many (128)")
-    parser.add_argument("--k", type=int, default=512, help="input features (default: 512)")
-    parser.add_argument("--n", type=int, default=512, help="output features (default: 512)")
-    parser.add_argument("--skew", type=float, default=0.8, help="of the many rows (default: 0.8)")
     parser.add_argument(
-        "--capacity", type=int, default=4, help="rows of the roomy buffer over routed rows; 1: none"
+        "--groups", default="8,64,256,1024", help="numbers of groups (default: 8,64,256,1024)"
+    )
+    parser.add_argument("--few", type=positive, default=4, help="rows per group, few (default: 4)")
+    parser.add_argument(
+        "--many", type=positive, default=128, help="rows per group, many (default: 128)"
+    )
+    parser.add_argument("--k", type=positive, default=512, help="input features (default: 512)")
+    parser.add_argument("--n", type=positive, default=512, help="output features (default: 512)")
+    parser.add_argument(
+        "--skew", type=at_least(0), default=0.8, help="of the many rows (default: 0.8)"
+    )
+    parser.add_argument(
+        "--capacity",
+        type=positive,
+        default=4,
+        help="rows of the roomy buffer over routed rows; 1 for no such buffer (default: 4)",
     )
     parser.add_argument("--kernel", help="kernel whose default tile is used (default: the choice)")
     parser.add_argument(
@@ -202,14 +219,20 @@ def declare_epilogues(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench epilogues``."""
     from gemmjit.bench.epilogues import EPILOGUES
 
-    parser.add_argument("--case", default="seed1-16k-s0", help="as for grouped (seed1-16k-s0)")
+    parser.add_argument(
+        "--case", default="seed1-16k-s0", help="as for grouped (default: seed1-16k-s0)"
+    )
     parser.add_argument("--form", default="fprop", help="fprop, dgrad (default: fprop)")
     parser.add_argument(
         "--epilogues",
         default=",".join(EPILOGUES),
-        help=f"names of chains beside store (default: {', '.join(EPILOGUES)})",
+        help=f"chains of steps beside store (default: {', '.join(EPILOGUES)})",
     )
-    parser.add_argument("--layout", default="nn,nt", help="of the weights: nn, nt or both")
+    parser.add_argument(
+        "--layout",
+        default="nn,nt",
+        help="of the weights: nn (G, k, n), nt (G, n, k), or both (default: nn,nt)",
+    )
     parser.add_argument("--kernel", help="kernel whose default tile is used (default: the choice)")
     add_timing(parser)
 

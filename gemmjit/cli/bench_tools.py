@@ -14,6 +14,7 @@ from gemmjit.cli.bench_common import (
     names_of,
     write_record,
 )
+from gemmjit.cli.numbers import positive, whole
 
 __all__ = [
     "declare_counters",
@@ -31,11 +32,18 @@ def declare_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--case",
         default="rows=60:groups=4:k=64:n=64",
-        help="small, so that the device does not hold the host up",
+        help="as for grouped; small, so that the device does not hold the host up (default: "
+        "rows=60:groups=4:k=64:n=64)",
     )
-    parser.add_argument("--form", default="fprop,dgrad,wgrad", help="fprop, dgrad, wgrad")
-    parser.add_argument("--calls", type=int, default=2000, help="of each contender (2000)")
-    parser.add_argument("--batch", type=int, default=100, help="between two waits (100)")
+    parser.add_argument(
+        "--form", default="fprop,dgrad,wgrad", help="products (default: fprop,dgrad,wgrad)"
+    )
+    parser.add_argument(
+        "--calls", type=positive, default=2000, help="of each contender (default: 2000)"
+    )
+    parser.add_argument(
+        "--batch", type=positive, default=100, help="calls between two waits (default: 100)"
+    )
     parser.add_argument("--no-first", action="store_true", help="leave out first calls")
 
 
@@ -71,12 +79,20 @@ def declare_profile(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench profile``."""
     add_common(parser)
     parser.add_argument("--kernel", help="kernel (default: what gemmjit chooses)")
-    parser.add_argument("--config", help="its tile, as in k1:block_m=64,num_stages=3")
-    parser.add_argument("--case", default="seed1-16k-s0", help="as for grouped")
-    parser.add_argument("--form", default="fprop", help="fprop, dgrad or wgrad")
-    parser.add_argument("--layout", default="nn", choices=("nn", "nt"), help="of the weights")
-    parser.add_argument("--calls", type=int, default=14, help="calls to make (default: 14)")
-    parser.add_argument("--skip", type=int, default=11, help="calls that warm up (default: 11)")
+    parser.add_argument(
+        "--config", help="kernel and tile instead, as in k1:block_m=64,num_stages=3"
+    )
+    parser.add_argument(
+        "--case", default="seed1-16k-s0", help="as for grouped (default: seed1-16k-s0)"
+    )
+    parser.add_argument("--form", default="fprop", help="fprop, dgrad or wgrad (default: fprop)")
+    parser.add_argument(
+        "--layout", default="nn", choices=("nn", "nt"), help="of the weights (default: nn)"
+    )
+    parser.add_argument("--calls", type=positive, default=14, help="calls to make (default: 14)")
+    parser.add_argument(
+        "--skip", type=whole(0), default=11, help="calls that warm up (default: 11)"
+    )
     parser.add_argument(
         "--print-ncu", action="store_true", help="print the command that profiles this, and end"
     )

@@ -10,23 +10,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gemmjit import env
 from gemmjit.cache import (
     DamagedEntryError,
     Entry,
-    Layers,
     Store,
     Stored,
     StoredMemo,
-    current_layers,
     max_bytes,
     parse_size,
 )
 from gemmjit.cache.archive import Archive, write_archive
-from gemmjit.cache.directory import EMPTY, MISSING
-from gemmjit.cache.places import named_directory
 from gemmjit.cache.store import GRACE_SECONDS
-from gemmjit.cli import choices
+from gemmjit.cli import choices, sentence
+from gemmjit.cli.cache_directories import (
+    existing_directory,
+    readable_stores,
+    stores_of,
+    user_directory,
+)
 from gemmjit.cli.choices import directory
 from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
 from gemmjit.errors import CacheError
@@ -38,26 +39,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, (function, text) in _ACTIONS.items():
-        action = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        action = actions.add_parser(name, help=text, description=sentence(text))
         action.set_defaults(function=function)
         add_json(action)
         action.add_argument(
-            "--cache-dir", type=directory, metavar="DIR", help="instead of GEMMJIT_CACHE_DIR"
+            "--cache-dir",
+            type=directory,
+            metavar="DIR",
+            help="cache directory, instead of all that the environment names",
         )
         if name == "prune":
             action.add_argument(
-                "--max-size", type=_size, help="as in 512M (default: GEMMJIT_CACHE_MAX_SIZE)"
+                "--max-size",
+                type=_size,
+                metavar="SIZE",
+                help="size to come down to, as in 512M (default: GEMMJIT_CACHE_MAX_SIZE)",
             )
         if name == "verify":
             action.add_argument("--remove", action="store_true", help="remove what is damaged")
         if name in ("export", "import"):
-            action.add_argument("file", metavar="FILE", help="the one file")
+            text = "file to write" if name == "export" else "file that export wrote"
+            action.add_argument("file", metavar="FILE", help=text)
         if name == "export":
-            action.add_argument("--target", default="", help="only these, as in sm_90a,sm_100f")
+            action.add_argument(
+                "--target", default="", help="kernels of these targets only, as in sm_90a,sm_100f"
+            )
         if name == "import":
-            action.add_argument("--sha256", metavar="HEX", help="refuse a file that has another")
+            action.add_argument(
+                "--sha256", metavar="HEX", help="refuse a file whose SHA-256 is another"
+            )
         if name == "clear":
-            action.add_argument("--yes", action="store_true", help="do not ask")
+            action.add_argument("--yes", action="store_true", help="do not ask first")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,76 +85,10 @@ def _size(text: str) -> int:
     return size
 
 
-def _layers(arguments: argparse.Namespace) -> Layers:
-    """Return the directories of this process, or the one that the command names."""
-    if arguments.cache_dir is None:
-        return current_layers()
-    return Layers(Store(_named("--cache-dir", arguments.cache_dir)))
-
-
-def _named(name: str, text: str) -> Path:
-    path = named_directory(text, name)
-    if path is None:
-        # Calls fall back to another directory; whoever looks after one must not get that.
-        raise CacheError(
-            f"{name}: expected a directory; got {text!r}, which names none. Correct it"
-        )
-    return path
-
-
-def _stores(arguments: argparse.Namespace) -> list[Store]:
-    layers = _layers(arguments)
-    return [*([layers.user] if layers.user is not None else []), *layers.shared]
-
-
-def _readable(arguments: argparse.Namespace, stores: list[Store]) -> tuple[list[Store], bool]:
-    """Return the directories that can be read, and whether another was passed over.
-
-    That is told. One's own directory need not exist yet, unless the command names it.
-    """
-    found = []
-    passed_over = False
-    for store in stores:
-        trouble = store.trouble()
-        own = store.writable and arguments.cache_dir is None
-        if trouble is None or trouble == EMPTY or (own and trouble == MISSING):
-            found.append(store)
-        else:
-            passed_over = True
-            print(f"gemmjit cache: {store.root} is passed over: {trouble}", file=sys.stderr)
-    return found, passed_over
-
-
-def _user(arguments: argparse.Namespace) -> Store:
-    """Return the directory that is written to."""
-    named = env.get("GEMMJIT_CACHE_DIR")
-    if arguments.cache_dir is None and named is not None:
-        _named("GEMMJIT_CACHE_DIR", named)
-    user = _layers(arguments).user
-    if user is None:
-        raise CacheError(
-            "cache: expected a directory to look after; there is none. "
-            "Choose one with GEMMJIT_CACHE_DIR"
-        )
-    user.check()
-    return user
-
-
-def _existing(arguments: argparse.Namespace) -> Store:
-    """Return the directory that is written to, which exists if the command names it."""
-    user = _user(arguments)
-    if arguments.cache_dir is not None and not user.root.is_dir():
-        raise CacheError(
-            f"--cache-dir: expected a directory; got {arguments.cache_dir!r}, which does not "
-            "exist. Check the path"
-        )
-    return user
-
-
 def _info(arguments: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
-    stores = _stores(arguments)
-    readable, _ = _readable(arguments, stores)
+    stores = stores_of(arguments)
+    readable, _ = readable_stores(arguments, stores)
     for store in stores:
         stored = list(store.entries()) if store in readable else []
         rows.append(
@@ -170,7 +116,7 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    readable, passed_over = _readable(arguments, _stores(arguments))
+    readable, passed_over = readable_stores(arguments, stores_of(arguments))
     rows = []
     for store in readable:
         memos = Counter((one.target, one.key.folder) for one in store.sound_memos())
@@ -195,7 +141,7 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     rows = []
-    readable, passed_over = _readable(arguments, _stores(arguments))
+    readable, passed_over = readable_stores(arguments, stores_of(arguments))
     left = int(passed_over)  # what cannot be read is not known to be sound
     looked_at = []
     for store in readable:
@@ -221,7 +167,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    user = _existing(arguments)
+    user = existing_directory(arguments)
     limit = max_bytes() if arguments.max_size is None else arguments.max_size
     removed = user.prune(limit)
     if arguments.json:
@@ -235,7 +181,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _clear(arguments: argparse.Namespace) -> int:
-    user = _existing(arguments)
+    user = existing_directory(arguments)
     found = list(user.entries())
     if not arguments.yes and not _confirmed(user, found):
         print("Nothing was removed; --yes removes without asking.", file=sys.stderr)
@@ -260,7 +206,7 @@ def _export(arguments: argparse.Namespace) -> int:
     targets = {arch.name for arch in choices.arch_list(arguments.target)}
     found: dict[tuple[str, str, str], Entry] = {}
     damaged = []
-    readable, passed_over = _readable(arguments, _stores(arguments))
+    readable, passed_over = readable_stores(arguments, stores_of(arguments))
     for store in readable:
         for stored in _sorted(store):
             place = (stored.target, stored.folder, stored.nvrtc_version)
@@ -290,7 +236,7 @@ def _import(arguments: argparse.Namespace) -> int:
     archive = Archive(Path(arguments.file))
     if arguments.sha256 is not None:
         archive.check_digest(arguments.sha256)
-    user = _user(arguments)
+    user = user_directory(arguments)
     for _ in archive.entries():  # all of it is sound, or none of it is taken
         pass
     memos = archive.memos()
@@ -343,7 +289,7 @@ _ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "ls": (_ls, "list every kernel"),
     "verify": (_verify, "check every byte; exit 1 if something is damaged"),
     "prune": (_prune, "remove what was not used for longest, down to the limit"),
-    "export": (_export, "write every kernel of the directories into one file"),
-    "import": (_import, "bring the kernels of such a file into the user's directory"),
-    "clear": (_clear, "remove every kernel from the user's directory"),
+    "export": (_export, "write every kernel of all directories into one file"),
+    "import": (_import, "bring the kernels of an exported file into the user's directory"),
+    "clear": (_clear, "remove every kernel from the user's directory; asks first"),
 }

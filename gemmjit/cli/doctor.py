@@ -16,10 +16,12 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "--startup", action="store_true", help="measure from process start to a first result"
+        "--startup",
+        action="store_true",
+        help="measure instead: from the start of a process to its first result",
     )
     parser.add_argument(
-        "--runs", type=positive, default=5, help="with --startup: processes (default 5)"
+        "--runs", type=positive, default=5, help="with --startup: number of processes (default: 5)"
     )
     add_json(parser)
 

@@ -18,6 +18,7 @@ from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.emulator import Report, Trace, emulating
 from gemmjit.emulator.async_engine import POLICIES
 from gemmjit.epilogue import RowScale
+from gemmjit.kernels import KERNELS
 from gemmjit.kernels import kernel as find_kernel
 from gemmjit.ops.dispatch import default_arch, spec_for
 from gemmjit.ops.toolkit import LaunchableKernel
@@ -30,7 +31,7 @@ _MAX_BARRIERS = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("kernel", metavar="KERNEL", help="name in the ladder, as in k3")
+    parser.add_argument("kernel", metavar="KERNEL", help=f"one of {', '.join(KERNELS)}")
     parser.add_argument(
         "--config",
         type=choices.setting,
@@ -38,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="fields of the tile that differ, as in block_m=64, or one JSON object",
+        help="fields of the tile that differ from the first shipped one, as in block_m=64, or one "
+        "JSON object",
     )
     parser.add_argument(
         "--problem",
@@ -54,8 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROWS,...",
         help="rows of each group, as in 5,0,70, instead of rows and groups",
     )
-    parser.add_argument("--dtype", default="bfloat16", help="of the operands (default: bfloat16)")
-    parser.add_argument("--out-dtype", help="of the result (default: that of the operands)")
+    parser.add_argument(
+        "--dtype", default="bfloat16", help="element type of the operands (default: bfloat16)"
+    )
+    parser.add_argument(
+        "--out-dtype", help="element type of the result (default: that of the operands)"
+    )
     parser.add_argument(
         "--form",
         choices=("ragged_m", "ragged_k"),
@@ -71,7 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "warps in random order",
     )
     parser.add_argument(
-        "--seed", type=choices.natural, default=0, help="of policy random, and of the data"
+        "--seed",
+        type=choices.natural,
+        default=0,
+        help="of --policy random, and of the data (default: 0)",
     )
     parser.add_argument(
         "--numerics",

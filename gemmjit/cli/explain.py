@@ -33,21 +33,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROWS,...",
         help="true rows of each group, as in 5,0,70, instead of --rows and --groups",
     )
-    parser.add_argument("--n", type=dimension, required=True, help="columns of the result")
-    parser.add_argument("--k", type=dimension, required=True, help="as in the call, see --form")
+    parser.add_argument("--n", type=dimension, required=True, help="columns of B")
+    parser.add_argument(
+        "--k",
+        type=dimension,
+        required=True,
+        help="as in --form: the contraction, or the rows of each result",
+    )
     parser.add_argument(
         "--form",
         default="ragged_m",
         choices=("ragged_m", "ragged_k"),
         help="(rows, k) @ (G, k, n), or (k, rows) @ (rows, n) (default: ragged_m)",
     )
-    parser.add_argument("--dtype", default="bfloat16", help="of the operands (default: bfloat16)")
-    parser.add_argument("--out-dtype", help="of the result (default: that of the operands)")
     parser.add_argument(
-        "--b-k-major", action="store_true", help="the contraction of B is contiguous"
+        "--dtype", default="bfloat16", help="element type of the operands (default: bfloat16)"
     )
     parser.add_argument(
-        "--epilogue", default="store", help="steps joined by +, as in bias+swiglu_split"
+        "--out-dtype", help="element type of the result (default: that of the operands)"
+    )
+    parser.add_argument(
+        "--b-k-major",
+        action="store_true",
+        help="B is stored transposed, as weights (G, n, k) often are",
+    )
+    parser.add_argument(
+        "--epilogue",
+        default="store",
+        help="steps joined by +, as in bias+swiglu_split (default: store, none)",
     )
     parser.add_argument(
         "--schedule",

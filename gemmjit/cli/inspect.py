@@ -10,7 +10,7 @@ from gemmjit.cli import choices
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.config import Config
 from gemmjit.errors import InvalidConfigError, InvalidProblemError
-from gemmjit.kernels import Kernel
+from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.kernels import kernel as find_kernel
 from gemmjit.ops.dispatch import default_arch
 from gemmjit.ops.toolkit import LaunchableKernel, compile, render, shipped_tiles
@@ -20,7 +20,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("kernel", nargs="?", metavar="KERNEL", help="name in the ladder, as in k1")
+    parser.add_argument("kernel", nargs="?", metavar="KERNEL", help=f"one of {', '.join(KERNELS)}")
     parser.add_argument(
         "--config",
         type=choices.setting,
@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="fields of the tile that differ, as in block_m=64, or one JSON object",
+        help="fields of the tile that differ from the first shipped one, as in block_m=64, or one "
+        "JSON object",
     )
     parser.add_argument(
         "--variant",
@@ -37,15 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="fields of the variant that differ, as in out_dtype=float32",
+        help="fields of the variant that differ from the defaults, as in out_dtype=float32 "
+        "b_k_major=true, or one JSON object",
     )
     parser.add_argument("--arch", help="architecture (default: GEMMJIT_ARCH, else sm_90a)")
     parser.add_argument(
         "--problem",
         type=choices.pairs,
         metavar="NAME=VALUE,...",
-        help="show what serves a problem, as in rows=16384,groups=64,n=2688,k=1024; "
-        "also form=ragged_k, dtype=float16",
+        help="instead of KERNEL: show what serves a problem, as in "
+        "rows=16384,groups=64,n=2688,k=1024; also form, dtype, out_dtype, a_k_major, b_k_major, "
+        "schedule, epilogue",
     )
     what = parser.add_mutually_exclusive_group()
     for name, text in (

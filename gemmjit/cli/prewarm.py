@@ -29,12 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--shapes", metavar="FILE", help="manifest of problems and kernels (TOML)")
-    source.add_argument("--kernel", help="one kernel: its name in the ladder, as in k1")
-    source.add_argument("--from-log", metavar="FILE", help="log of a run; - for standard input")
+    source.add_argument("--kernel", help="one kernel by its name, as in k1, or tile_list")
+    source.add_argument(
+        "--from-log",
+        metavar="FILE",
+        help="log of a run with GEMMJIT_LOG_LEVEL=info; - for standard input",
+    )
     parser.add_argument(
         "--arch",
         default="",
-        help="architectures, as in sm_90a,sm_100f, instead of those that the manifest names",
+        help="architectures, as in sm_90a,sm_100f; needed with --kernel, otherwise instead of "
+        "those that the manifest names",
     )
     for name, of in (("config", "tile"), ("variant", "variant")):
         parser.add_argument(
@@ -43,12 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action="extend",
             nargs="+",
             metavar="NAME=VALUE",
-            help=f"with --kernel: fields of the {of} that differ, or one JSON object",
+            help=f"with --kernel: fields of the {of} that differ from the defaults, or one JSON "
+            "object",
         )
-    parser.add_argument("--jobs", type=positive, help="processes (default: one a processor)")
-    parser.add_argument("--shard", type=_shard, metavar="I/N", help="part I of N, as in 1/4")
     parser.add_argument(
-        "--cache-dir", type=choices.directory, metavar="DIR", help="instead of GEMMJIT_CACHE_DIR"
+        "--jobs", type=positive, help="processes that compile at a time (default: one a processor)"
+    )
+    parser.add_argument(
+        "--shard", type=_shard, metavar="I/N", help="only part I of N of the kernels, as in 1/4"
+    )
+    parser.add_argument(
+        "--cache-dir",
+        type=choices.directory,
+        metavar="DIR",
+        help="directory to fill, instead of GEMMJIT_CACHE_DIR",
     )
     parser.add_argument("--dry-run", action="store_true", help="list the kernels, compile nothing")
     parser.add_argument(

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "clear: remove them",
     )
     parser.add_argument(
-        "file", nargs="?", type=file_path, metavar="FILE", help="of export and import"
+        "file", nargs="?", type=file_path, metavar="FILE", help="to export to, or to import from"
     )
     what = parser.add_argument_group("what is measured")
     what.add_argument(
@@ -49,10 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     passes, layouts = names_in(lambda: get_args(Pass)), names_in(lambda: _LAYOUTS, or_none=True)
     what.add_argument(
-        "--form", type=passes, default="fprop,dgrad,wgrad", help="default: fprop,dgrad,wgrad"
+        "--form",
+        type=passes,
+        default="fprop,dgrad,wgrad",
+        help="products (default: fprop,dgrad,wgrad)",
     )
     what.add_argument(
-        "--layout", type=layouts, default="", help="of the weights (default: as in training)"
+        "--layout",
+        type=layouts,
+        default="",
+        help="of the weights: nn (G, k, n), nt (G, n, k) (default: as in training)",
     )
     what.add_argument("--shapes", metavar="FILE", help="a manifest's problems, as prewarm takes it")
     what.add_argument("--random", type=positive, metavar="N", help="N products of random sizes")
@@ -60,35 +66,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", default="bfloat16", choices=_DTYPES, help="element type (default: bfloat16)"
     )
     kernels = names_in(_kernels, or_none=True)
-    what.add_argument("--kernel", type=kernels, default="", help="kernels, as in k3 (default: all)")
+    what.add_argument(
+        "--kernel", type=kernels, default="", help="these kernels only, as in k2,k3 (default: all)"
+    )
     what.add_argument(
         "--within",
         type=at_least(1),
         default=1.5,
         help="leave out tiles that should take this many times the best (default: 1.5)",
     )
-    what.add_argument("--again", action="store_true", help="measure also what is recorded")
+    what.add_argument("--again", action="store_true", help="measure what is recorded too")
     what.add_argument(
         "--check",
         action="store_true",
-        help="compare the picks of model and heuristic with the fastest; 1 if the model's is not "
-        "within its limit",
+        help="compare the picks of model and heuristic with the fastest; exit with 1 if the "
+        "model's is not within its limit",
     )
     how = parser.add_argument_group("how it is measured")
     states = names_in(lambda: _STATES)
     how.add_argument(
         "--state", type=states, default="cool,hot", help="power states (default: cool,hot)"
     )
-    how.add_argument("--rounds", type=positive, default=MIN_ROUNDS, help=f"default: {MIN_ROUNDS}")
+    how.add_argument(
+        "--rounds", type=positive, default=MIN_ROUNDS, help=f"of each tile (default: {MIN_ROUNDS})"
+    )
     seconds = at_least(0, open_end=True)
     how.add_argument(
-        "--budget", type=seconds, metavar="SECONDS", help="fewer rounds, to end in time"
+        "--budget", type=seconds, metavar="SECONDS", help="do fewer rounds to end in this time"
     )
-    how.add_argument("--warmup", type=at_least(0), default=1.0, help="seconds of load before hot")
-    how.add_argument("--seed", type=whole(0), default=0, help="of data, orders and random sizes")
+    how.add_argument(
+        "--warmup",
+        type=at_least(0),
+        default=1.0,
+        help="seconds of load before the hot state (default: 1)",
+    )
+    how.add_argument(
+        "--seed", type=whole(0), default=0, help="of data, orders and random sizes (default: 0)"
+    )
     how.add_argument("--device", type=whole(0), default=0, help="CUDA device (default: 0)")
     how.add_argument(
-        "--backend", default="auto", choices=("auto", "torch", "cupy", "simulated"), help="arrays"
+        "--backend",
+        default="auto",
+        choices=("auto", "torch", "cupy", "simulated"),
+        help="arrays and graphs: torch where it sees a GPU, else CuPy (default: auto)",
     )
     how.add_argument("--commit", help="commit of these sources, where they are no git checkout")
     parser.add_argument("--gpu", help="ls, export: records of this GPU only")

@@ -284,3 +284,10 @@ def test_the_page_of_the_command_line_names_every_option(name):
     assert not missing
     told = {o for o in re.findall(r"`(--[a-z-]+)`", section)}
     assert told <= options_of(name)
+
+
+def test_the_readme_lists_every_extra():
+    text = README.read_text(encoding="utf-8").split("## Install")[1].split("\n## ")[0]
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    listed = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
+    assert sorted(listed) == sorted(project["optional-dependencies"])
