@@ -72,6 +72,9 @@ class Spec(Hashable, Protocol):
 class CompiledKernel:
     """A kernel for one target, ready to be loaded or emulated.
 
+    A pickle of one is for the gemmjit that wrote it: another version, whose kernels take other
+    arguments, refuses it with `gemmjit.errors.StalePickleError`.
+
     Attributes
     ----------
     name, entry : str
