@@ -37,7 +37,7 @@ def test_the_commands_answer_as_the_page_says(root):
         assert shown.returncode == 0, shown.stderr
         assert re.search(r"spill_store_bytes +0\n", shown.stdout)
     refused = gemmjit_command(bad, root)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert re.search(r"answers `(.*?)`", PAGE)[1] in refused.stderr
 
 
