@@ -291,7 +291,7 @@ def test_lists(capsys):
     ],
 )
 def test_wrong_words_are_named(words, text, capsys):
-    assert run("grouped", *QUICK, *words) == 1
+    assert run("grouped", *QUICK, *words) == 2
     assert text in capsys.readouterr().err
 
 

@@ -94,7 +94,7 @@ def test_values_that_no_command_takes_exit_with_2_and_one_message(argv, told, ca
     assert error["type"].endswith("Error")
 
 
-def test_wrong_values_of_environment_variables_exit_with_2(monkeypatch, capsys):
+def test_wrong_values_of_environment_variables_exit_with_2(empty_cache, monkeypatch, capsys):
     with monkeypatch.context() as one:
         one.setenv("GEMMJIT_ARCH", "sm_12")
         assert cli.main(["inspect", "k1"]) == 2
