@@ -43,6 +43,7 @@ FILES = {
     "tune": ("tune_h200.json", "tune"),
     "epilogues": ("epilogues_h200.json", "epilogues"),
     "k3_counters": ("counters_k3_h200.json", "counters"),
+    "training": ("train_moe_h200.json", "training"),
 }
 
 #: Power states in the order of the tables.

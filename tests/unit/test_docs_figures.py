@@ -62,6 +62,7 @@ def test_pictures_belong_to_the_published_results():
         "grouped_": "grouped",
         "roofline_": "grouped",
         "sweep_": "sweep",
+        "train_moe": "training",
     }
     assert bool(shown) == bool({"ladder", "scheduling"} & set(published))
     for picture in shown:
@@ -131,7 +132,7 @@ def test_pages_and_pictures_of_a_full_set(tmp_path, results, monkeypatch):
     ):
         for state in ("hot", "cool"):
             assert drawn[f"{kind}_{state}.png"].stat().st_size > 5000
-    for name in ("roofline_hot", "roofline_cool", "sweep_rows", "sweep_skew"):
+    for name in ("roofline_hot", "roofline_cool", "sweep_rows", "sweep_skew", "train_moe"):
         assert drawn[f"{name}.png"].stat().st_size > 5000
     pages = generate.pages_with_figures()
     assert len(pages) >= 4

@@ -10,6 +10,7 @@ from doc_figures import (
     block,
     findings,
     slow_down,
+    trained,
     verdicts,
 )
 
@@ -189,3 +190,21 @@ def test_peers_and_their_mean(results):
     assert "| geometric mean | 0.50 | 0.50 | 0.50 | 0.50 |" in summary
     assert "fprop, gemmjit, numpy" in summary
     assert "docs/benchmarks/ladder_throughput_hot.png" in summary
+
+
+def test_training_says_where_gemmjit_is_further_off_than_the_noise(results):
+    head = results["training"]
+    text = block("training-curves", {"training": {**head, **trained()}})
+    lines = [
+        [c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line
+    ]
+    assert lines[2] == ["1 to 20", "1.7625", "+0.0100", "-0.0200", "yes"]
+    assert lines[3] == ["21 to 40", "1.2625", "-0.0500", "+0.0300", "no"]
+    assert "gemmjit 0.050 (step 21)" in text
+    assert "In 1 of 2 spans" in text
+    assert "one draw of the noise" in text
+    two = block("training-curves", {"training": {**head, **trained(noise=2)}})
+    assert "In 2 of 2 spans" in two
+    assert "one draw" not in two
+    assert "how large the noise is" in block("training-curves", {"training": trained(noise=0)})
+    assert "| gemmjit | 9.00 | 0.900 |" in block("training-steps", {"training": trained()})
