@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 
@@ -208,3 +209,19 @@ def test_training_says_where_gemmjit_is_further_off_than_the_noise(results):
     assert "one draw" not in two
     assert "how large the noise is" in block("training-curves", {"training": trained(noise=0)})
     assert "| gemmjit | 9.00 | 0.900 |" in block("training-steps", {"training": trained()})
+
+
+def test_an_epilogue_names_its_baseline_where_it_is_another(results):
+    record = json.loads(json.dumps(results["epilogues"]))
+    for state in record["results"][0]["states"].values():
+        store = state["entrants"][0]
+        state["entrants"] += [{**store, "name": name} for name in ("accumulate", "alone")]
+        ratio = {**state["ratios"][0], "name": "accumulate", "baseline": "store_f32"}
+        state["ratios"].append(ratio | {"median": 1.25, "low": 1.2, "high": 1.3})
+    text = block("k3-epilogues", {"epilogues": record})
+    (row,) = [line for line in text.splitlines() if line.startswith("| `accumulate`")]
+    assert row.count("1.250 (1.200 to 1.300)") == row.count(", over `store_f32` |") == 2
+    assert text.count("over `store_f32`") == 2
+    assert text.count("| baseline |") == 2
+    (row,) = [line for line in text.splitlines() if line.startswith("| `alone`")]
+    assert row.count("| - |") == 2
