@@ -158,6 +158,7 @@ def simulate(cache):
             ],
         }
         results["k3_counters"] = {
+            **head,
             "kind": "counters",
             "launches": [
                 {**results["counters"]["launches"][0], "workload": "one case fprop"},

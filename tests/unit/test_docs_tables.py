@@ -225,3 +225,33 @@ def test_an_epilogue_names_its_baseline_where_it_is_another(results):
     assert text.count("| baseline |") == 2
     (row,) = [line for line in text.splitlines() if line.startswith("| `alone`")]
     assert row.count("| - |") == 2
+
+
+def test_counters_of_many_products_are_a_table_for_each_form(results):
+    one = {
+        "kernel": "gemmjit_k3_a",
+        "duration_us": 135.23,
+        "sm_clock_mhz": 1514.5,
+        "tensor_pipe_pct": 88.5,
+        "dram_throughput_pct": 71.6,
+        "l2_throughput_pct": None,
+        "stalls": {"long_scoreboard": 4.64, "barrier": 1.96, "wait": 1.61, "dispatch": 0.39},
+    }
+    names = ("a case fprop", "a case wgrad", "b case fprop", "c fprop", "c fprop")
+    record = {
+        **results["k3_counters"],
+        "launches": [{**one, "workload": name} for name in names],
+        "skipped": ["d wgrad"],
+    }
+    record["launches"][-1]["kernel"] = "gemmjit_k3_b"
+    text = block("k3-counters", {"k3_counters": record})
+    first, second = text.split("\n| wgrad | us | MHz |")
+    assert first.startswith("One simulated device")
+    assert "counters_k3_h200.json" in first
+    assert "\n| fprop | us | MHz | tensor pipe % | DRAM % | L2 % |" in first
+    stalls = "long_scoreboard 4.6, barrier 2.0, wait 1.6 |"
+    assert f"| a case | 135.2 | 1514 | 88 | 72 | - | {stalls}\n| b case |" in first
+    assert "| c (`gemmjit_k3_a`) |" in first
+    assert "| c (`gemmjit_k3_b`) |" in first
+    assert second.count("| a case | 135.2 |") == 1
+    assert "Not profiled, the time was over: d wgrad." in second
