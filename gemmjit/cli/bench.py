@@ -44,7 +44,7 @@ _SUBCOMMANDS: dict[str, tuple[str, _Declare, _Run]] = {
         tools.run_host_command,
     ),
     "profile": (
-        "run one kernel for a profiler",
+        "run products one after the other for a profiler",
         tools.declare_profile,
         tools.run_profile_command,
     ),
