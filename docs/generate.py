@@ -91,6 +91,7 @@ def draw() -> list[Path]:
         ("grouped", sweeps.plot_roofline),
         ("scheduling", plots.plot_scheduling),
         ("sweep", sweeps.plot_sweep),
+        ("training", import_module("figures.training").draw),
     )
     return [
         path

@@ -6,7 +6,7 @@ there is no capacity, no padding and no token that is dropped, and nothing is re
 device. The text is made by a small grammar from a seed.
 
 Both backends start from the same weights and see the same batches. `--noise` adds a third run,
-torch from weights that are off by as much as a product may be rounded: what rounding alone does.
+torch from weights that are off by as much as a product may be rounded (`--noise 4`: four such).
 
 Suffixes name dimensions: B sequences, L positions, T tokens (B times L), R routed rows (T times
 top-k), D model, F hidden, E experts.
@@ -180,8 +180,8 @@ class Model(nn.Module):
         return loss, torch.stack(balances).mean()
 
 
-def train(options: argparse.Namespace, grouped_mm: GroupedMM, perturbed: bool = False) -> dict:
-    """Train a model from the seed; return its losses, step times and memory."""
+def train(options: argparse.Namespace, grouped_mm: GroupedMM, perturbed: int = 0) -> dict:
+    """Train a model from the seed, or near it; return its losses, step times and memory."""
     device, on_gpu = torch.device(options.device), options.device == "cuda"
     text = write(options.sentences, options.seed)
     alphabet = "".join(sorted(set(text)))
@@ -195,6 +195,7 @@ def train(options: argparse.Namespace, grouped_mm: GroupedMM, perturbed: bool = 
         dtype = model.dtype
         k = max(options.model, options.hidden)
         size = (k + 2) * ROUNDOFF[torch.float32] + (dtype != torch.float32) * ROUNDOFF[dtype]
+        torch.manual_seed(options.seed + perturbed)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1 + size * (2 * torch.rand_like(parameter) - 1))
@@ -244,12 +245,12 @@ def run(options: argparse.Namespace) -> dict:
     found = backends()
     names = list(found) if options.backend == "both" else [options.backend]
     if options.device == "cuda":  # a process grows faster with age, whichever backend comes first
-        short = argparse.Namespace(**{**vars(options), "steps": WARMUP})
         for name in names:
-            train(short, found[name])
+            train(argparse.Namespace(**{**vars(options), "steps": WARMUP}), found[name])
     runs = {name: train(options, found[name]) for name in names}
-    if options.noise:
-        runs["torch, perturbed"] = train(options, found["torch"], perturbed=True)
+    for draw in range(options.noise):
+        name = f"torch, perturbed {draw + 1}".removesuffix(" 1")
+        runs[name] = train(options, found["torch"], perturbed=draw + 1)
     report = {
         "settings": {k: v for k, v in vars(options).items() if k not in ("json", "plot")},
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU",
@@ -271,10 +272,10 @@ def show(report: dict) -> None:
     """Print what was found."""
     runs = report["runs"]
     print(f"{report['device']}, torch {report['torch']}, gemmjit {report['gemmjit']}")
-    print("step  " + "".join(f"{name:>18}" for name in runs))
+    print("step  " + "".join(f"{name:>20}" for name in runs))
     steps = len(next(iter(runs.values()))["loss"])
     for step in sorted({*range(0, steps, max(1, steps // 10)), steps - 1}):
-        print(f"{step:4}  " + "".join(f"{one['loss'][step]:18.4f}" for one in runs.values()))
+        print(f"{step:4}  " + "".join(f"{one['loss'][step]:20.4f}" for one in runs.values()))
     for name, one in runs.items():
         memory = one["peak_memory_mib"]
         print(
@@ -293,10 +294,9 @@ def plot(report: dict, path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    styles = {"torch": "-", "gemmjit": "--", "torch, perturbed": ":"}
     for name, one in report["runs"].items():
-        label = f"{name}: {one['step_ms']:.1f} ms a step"
-        axes.plot(one["loss"], styles[name], label=label, linewidth=1.2)
+        label, style = f"{name}: {one['step_ms']:.1f} ms", {"torch": "-", "gemmjit": "--"}
+        axes.plot(one["loss"], style.get(name, ":"), label=label, linewidth=1.2)
     axes.set(xlabel="step", ylabel="loss (nats per character)", title=report["device"])
     axes.legend()
     figure.savefig(path, dpi=150)
@@ -306,7 +306,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the settings of a command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backend", choices=("torch", "gemmjit", "both"), default="both")
-    parser.add_argument("--noise", action="store_true", help="also train from perturbed weights")
+    parser.add_argument("--noise", type=int, nargs="?", const=1, default=0, help="perturbed runs")
     parser.add_argument("--tiny", action="store_true", help="a size for a CPU: a few steps")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="of the products")

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from figures import counters, epilogues, findings, grouped, ladder, scheduling, summary, tuning
+from figures import (
+    counters,
+    epilogues,
+    findings,
+    grouped,
+    ladder,
+    scheduling,
+    summary,
+    training,
+    tuning,
+)
 from figures.records import Results, read
 
 __all__ = ["BLOCKS", "Results", "read"]
@@ -40,6 +50,9 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "k3-few-rows": grouped.few_rows,
     "k3-epilogues": epilogues.table,
     "k3-counters": counters.by_workload,
+    "training-setup": training.setup,
+    "training-steps": training.steps,
+    "training-curves": training.curves,
     "tune-origin": tuning.origin_block,
     "tune-table": tuning.table,
     "invariance-table": tuning.fixed_table,

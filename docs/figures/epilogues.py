@@ -5,6 +5,7 @@ from __future__ import annotations
 from figures.records import (
     FILES,
     STATES,
+    Record,
     Results,
     markdown,
     missing,
@@ -13,6 +14,8 @@ from figures.records import (
 )
 
 __all__ = ["table"]
+
+_PLAIN = "store"
 
 
 def table(results: Results) -> str:
@@ -38,8 +41,16 @@ def table(results: Results) -> str:
             for state in states:
                 cells.append(f"{times[state][name]['us']['median']:.1f}")
                 ratio = ratios[state].get(name)
-                cells.append("baseline" if ratio is None else shown(ratio))
+                cells.append(_over(ratio, name))
             rows.append(cells)
         head = ["steps"] + [t for state in states for t in (f"us, {state}", "over the plain store")]
         parts.append(f"{result['label']}:\n\n{markdown(head, rows)}")
     return "\n\n".join([origin(record, record["results"], FILES["epilogues"][0]), *parts])
+
+
+def _over(ratio: Record | None, name: str) -> str:
+    """Return a ratio as text, with its baseline where that is not the plain store."""
+    if ratio is None:
+        return "baseline" if name == _PLAIN else "-"
+    told = "" if ratio["baseline"] == _PLAIN else f", over `{ratio['baseline']}`"
+    return shown(ratio) + told

@@ -18,6 +18,7 @@ __all__ = [
     "STATES",
     "Results",
     "markdown",
+    "merge",
     "missing",
     "origin",
     "picture",
@@ -43,6 +44,7 @@ FILES = {
     "tune": ("tune_h200.json", "tune"),
     "epilogues": ("epilogues_h200.json", "epilogues"),
     "k3_counters": ("counters_k3_h200.json", "counters"),
+    "training": ("train_moe_h200.json", "training"),
 }
 
 #: Power states in the order of the tables.
@@ -82,6 +84,29 @@ def read(directory: Path, *, simulated: bool = False) -> Results:
     return found
 
 
+#: What a result carries of its run, where that is another than the file's.
+_RUN = ("date", "command", "device", "source", "versions", "protocol")
+
+
+def merge(record: Record, later: Record) -> dict[str, Any]:
+    """Return a record with the results of a later run of the same kind put into it.
+
+    A result of the later run takes the place of the one with its label, or stands at the end. In
+    ``run`` it says where it comes from.
+
+    Raises
+    ------
+    ValueError
+        If the two are of different kinds.
+    """
+    if record["kind"] != later["kind"]:
+        raise ValueError(f"expected kind {record['kind']!r}; got {later['kind']!r}")
+    run = {name: later[name] for name in _RUN if name in later}
+    results = {result["label"]: result for result in record["results"]}
+    results |= {result["label"]: {**result, "run": run} for result in later["results"]}
+    return {**record, "results": list(results.values())}
+
+
 def missing(name: str) -> str:
     """Return what stands where a result is missing."""
     return f"Not measured yet: `docs/benchmarks/{FILES[name][0]}` is missing."
@@ -95,6 +120,8 @@ def states_of(record: Record) -> list[str]:
 def origin(record: Record, cells: Sequence[Record], file: str) -> str:
     """Return where numbers come from: device, driver, commit, date, rounds, clocks.
 
+    Results of several runs are told apart by their labels.
+
     Parameters
     ----------
     record : mapping
@@ -103,23 +130,22 @@ def origin(record: Record, cells: Sequence[Record], file: str) -> str:
     file : str
         Name of the file.
     """
-    device, source = record["device"], record["source"]
-    commit = (source["commit"] or "an unknown commit")[:10]
-    if source["dirty"]:
-        commit += " with changes"
-    driver = f"driver {device['driver'] or 'unknown'} (CUDA {device['driver_cuda'] or 'unknown'})"
-    text = f"One {device['name']}, {driver}, gemmjit {commit}, {record['date'][:10]}"
-    torch = record["versions"].get("torch")
-    if torch:
-        text += f", torch {torch}"
-    rounds = {cell["states"][s]["rounds"] for cell in cells for s in states_of(cell)}
-    if rounds:
-        text += f"; {_span(rounds)} rounds"
-    for state in STATES:
-        clocks = _clocks(cell["states"][state] for cell in cells if state in cell["states"])
-        if clocks:
-            text += f"; {state}: {clocks}"
-    return f"{text}. All numbers: `docs/benchmarks/{file}`."
+    runs: list[tuple[Record, list[Record]]] = []
+    for cell in cells:
+        head = cell.get("run", record)
+        group = next((found for known, found in runs if known == head), None)
+        if group is None:
+            runs.append((head, [cell]))
+        else:
+            group.append(cell)
+    if len(runs) < 2:
+        text = f"{_run(runs[0][0] if runs else record, cells)}."
+    else:
+        text = " ".join(
+            f"{', '.join(cell['label'] for cell in found)}: {_run(head, found)}."
+            for head, found in runs
+        )
+    return f"{text} All numbers: `docs/benchmarks/{file}`."
 
 
 def ratio(rows: Mapping[str, Record], name: str, over: str) -> Interval | None:
@@ -165,6 +191,26 @@ def title_of(workload: Record) -> str:
         "even" if max(sizes) == min(sizes) else f"largest {max(sizes):,}, smallest {min(sizes):,}"
     )
     return f"{workload['rows']:,} rows in {workload['groups']} groups, {even}"
+
+
+def _run(record: Record, cells: Sequence[Record]) -> str:
+    device, source = record["device"], record["source"]
+    commit = (source["commit"] or "an unknown commit")[:10]
+    if source["dirty"]:
+        commit += " with changes"
+    driver = f"driver {device['driver'] or 'unknown'} (CUDA {device['driver_cuda'] or 'unknown'})"
+    text = f"One {device['name']}, {driver}, gemmjit {commit}, {record['date'][:10]}"
+    torch = record["versions"].get("torch")
+    if torch:
+        text += f", torch {torch}"
+    rounds = {cell["states"][s]["rounds"] for cell in cells for s in states_of(cell)}
+    if rounds:
+        text += f"; {_span(rounds)} rounds"
+    for state in STATES:
+        clocks = _clocks(cell["states"][state] for cell in cells if state in cell["states"])
+        if clocks:
+            text += f"; {state}: {clocks}"
+    return text
 
 
 def _clocks(states: Iterable[Record]) -> str:

@@ -104,7 +104,7 @@ def verdict(results: Results) -> str:
     lines = []
     for state in _states(record):
         lines += [f"- {state}, {line}" for line in _verdicts(record, state)]
-    return "\n".join(lines)
+    return f"{_ranges(record)}\n\n" + "\n".join(lines)
 
 
 def tiles(results: Results) -> str:
@@ -144,6 +144,31 @@ def tiles(results: Results) -> str:
         )
         parts += [f"{one['name']}: not timed: {one['reason']}" for one in result["rejected"]]
     return "\n\n".join(parts)
+
+
+def _ranges(record: Record) -> str:
+    """Return for each case the default, and its time over the fastest other way's."""
+    states = _states(record)
+    rows = []
+    for result in record["results"]:
+        found = {state: _by_name(result["states"][state]) for state in states_of(result)}
+        cells = []
+        for state in states:
+            others = [
+                (over.median, name, over)
+                for name in _WAYS[1:]
+                if (over := ratio(found.get(state, {}), "default", name)) is not None
+            ]
+            if others:
+                _, name, over = max(others, key=lambda one: one[0])
+                cells.append(f"{shown(over)} {name}")
+            else:
+                cells.append("not measured")
+        chosen = result["configs"]["default"].get("schedule") or _WAYS[0]
+        average = f"{result['rows'] / result['groups']:g}"
+        rows.append([str(result["groups"]), average, chosen, *cells])
+    head = ("E", "rows a group", "default", *(f"over the best other, {state}" for state in states))
+    return markdown(head, rows)
 
 
 def _verdicts(record: Record, state: str) -> Iterator[str]:
@@ -197,7 +222,7 @@ def _by_name(found: Record) -> dict[str, Record]:
 
 
 def _tile(found: dict[str, Record]) -> str:
-    details = next((found[n]["details"] or {} for n in ("persistent", "default") if n in found), {})
+    details = next((found[n]["details"] or {} for n in ("default", "persistent") if n in found), {})
     return f"{details.get('kernel', '-')} `{details.get('tile', '-')}`"
 
 

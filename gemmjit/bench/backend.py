@@ -7,8 +7,8 @@ simulated device on which the harness itself is tested.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -92,6 +92,11 @@ class Backend(ABC):
     @abstractmethod
     def active(self) -> AbstractContextManager[None]:
         """Make the backend's device and stream the framework's current ones for a block."""
+
+    @contextmanager
+    def profiled(self) -> Iterator[None]:
+        """Mark what a profiler that waits for it is to look at; nothing else changes."""
+        yield
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:

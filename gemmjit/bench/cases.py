@@ -118,7 +118,9 @@ class Workload:
         elements = rows * (case.k + case.n) + case.num_groups * case.k * case.n
         return elements * self.dtype.itemsize
 
-    def problem(self, layout: str = "nn", epilogue: str = "store") -> Problem:
+    def problem(
+        self, layout: str = "nn", epilogue: str = "store", out_dtype: DType | None = None
+    ) -> Problem:
         """Return the problem that a call has, with device offsets.
 
         Parameters
@@ -126,7 +128,9 @@ class Workload:
         layout : {"nn", "nt"}
             Whether the columns or the contraction of the weights are contiguous.
         epilogue : str
-            Name of a chain of steps; see `gemmjit.epilogue`. Not for wgrad.
+            Name of a chain of steps; see `gemmjit.epilogue`. wgrad has ``accumulate`` alone.
+        out_dtype : DType, optional
+            Element type of the result, if not the operands'.
         """
         rows = self.case.rows + self.case.spare_rows
         if self.form == "wgrad":
@@ -137,6 +141,8 @@ class Workload:
                 n=self.case.n,
                 k=self.case.k,
                 dtype=self.dtype,
+                out_dtype=out_dtype,
+                epilogue=epilogue,
             )
         return Problem.contiguous(
             num_groups=self.case.num_groups,
@@ -144,6 +150,7 @@ class Workload:
             n=self.columns,
             k=self.contraction,
             dtype=self.dtype,
+            out_dtype=out_dtype,
             b_k_major=layout == "nt",
             epilogue=epilogue,
         )

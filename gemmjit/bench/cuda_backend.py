@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -97,6 +98,19 @@ class CudaBackend(Backend):
                 float(check(self._api.cuEventElapsedTime(a, b), "cuEventElapsedTime")) * 1e-3
                 for a, b in pairwise(events)
             ]
+
+    @contextmanager
+    def profiled(self) -> Iterator[None]:
+        """Start and stop the driver's profiling, each with nothing on its way."""
+        self.synchronize()
+        with current(self.ordinal):
+            check(self._api.cuProfilerStart(), "cuProfilerStart")
+        try:
+            yield
+            self.synchronize()
+        finally:
+            with current(self.ordinal):
+                check(self._api.cuProfilerStop(), "cuProfilerStop")
 
     def time_delay(self, seconds: float) -> float:
         """Return what the events say of a kernel that lasts a known time, in seconds."""

@@ -1,7 +1,8 @@
 """``gemmjit bench epilogues``: what each epilogue costs over the plain store.
 
 All are contenders of one cell, timed in turns on the same operands. Ratios are over the plain store
-of the same layout of the weights and type of the result.
+of the same layout of the weights. A chain that accumulates has float32 results, which it reads too:
+its ratio is over the plain store of float32, which is a contender as well.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import gemmjit
 from gemmjit.bench.backend import Backend
-from gemmjit.bench.cases import Workload
+from gemmjit.bench.cases import Pass, Workload
 from gemmjit.bench.cell import Bench, Entry, measure_cell
 from gemmjit.bench.grouped import workload_to_dict
 from gemmjit.bench.inputs import Operands
@@ -22,7 +23,10 @@ from gemmjit.config import Config
 from gemmjit.dtypes import F32
 from gemmjit.epilogue import Chain, RowScale, SwiGLU, chain_of
 
-__all__ = ["EPILOGUES", "epilogue_contender", "run_epilogues"]
+__all__ = ["EPILOGUES", "STORE_F32", "epilogue_contender", "epilogue_names", "run_epilogues"]
+
+#: The plain store of float32, into an array of the caller's: no chain has that name.
+STORE_F32 = "store_f32"
 
 #: What is measured; the plain store comes first.
 EPILOGUES = (
@@ -32,7 +36,37 @@ EPILOGUES = (
     "swiglu_interleaved",
     "swiglu_split",
     "bias+swiglu_split+row_scale_f32",
+    STORE_F32,
+    "accumulate",
 )
+
+
+def epilogue_names(names: Sequence[str], form: Pass) -> tuple[str, ...]:
+    """Return what is timed for one product: what is asked for, and what that is compared with.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of chains, or `STORE_F32`.
+    form : {"fprop", "dgrad", "wgrad"}
+        wgrad has no steps but ``accumulate``; chains with others are left out.
+
+    Raises
+    ------
+    InvalidConfigError
+        If a name is no chain's.
+    """
+    asked = [name if name == STORE_F32 else chain_of(name).name for name in names]
+    if form == "wgrad":
+        asked = [name for name in asked if name in ("store", STORE_F32, "accumulate")]
+    plain = [name for name in asked if not _is_f32(name)]
+    wide = [name for name in asked if _is_f32(name)]
+    return tuple(dict.fromkeys(("store", *plain, *([STORE_F32] if wide else []), *wide)))
+
+
+def _is_f32(name: str) -> bool:
+    """Return whether the result is float32 whatever the operands are."""
+    return name == STORE_F32 or chain_of(name).accumulates
 
 
 def run_epilogues(
@@ -50,20 +84,21 @@ def run_epilogues(
     ----------
     bench : Bench
     workloads : sequence of Workload
-        fprop or dgrad.
+        wgrad is timed with what it has of the chains; see `epilogue_names`.
     finished : callable
         Given each result as soon as it is there.
     epilogues : sequence of str
-        Names of chains that do not accumulate, beside the plain store.
+        Names of chains, or `STORE_F32`, beside the plain store.
     layouts : sequence of {"nn", "nt"}
-        Of the weights; each is a cell of its own.
+        Of the weights; each is a cell of its own. wgrad reads no weights, and has one.
     config : Config or str, optional
         As for `gemmjit.grouped_mm`.
     """
-    names = tuple(dict.fromkeys(("store", *epilogues)))
     results = []
     for work in workloads:
-        for layout in layouts:
+        names = epilogue_names(epilogues, work.form)
+        over = {name: STORE_F32 for name in names if _is_f32(name) and name != STORE_F32}
+        for layout in ("nn",) if work.form == "wgrad" else layouts:
             contenders = tuple(
                 epilogue_contender(name, work, bench.backend, layout=layout, config=config)
                 for name in names
@@ -72,7 +107,7 @@ def run_epilogues(
             cell = measure_cell(bench, label, [Entry(work, contenders)])
             result = {
                 **workload_to_dict(work),
-                **cell_to_dict(cell, "store"),
+                **cell_to_dict(cell, "store", over),
                 "layout": layout,
             }
             results.append(result)
@@ -93,7 +128,7 @@ def epilogue_contender(
     Parameters
     ----------
     name : str
-        Of the chain.
+        Of the chain, or `STORE_F32`.
     workload : Workload
     backend : Backend
     layout : {"nn", "nt"}
@@ -101,7 +136,8 @@ def epilogue_contender(
     config : Config or str, optional
         As for `gemmjit.grouped_mm`.
     """
-    chain = chain_of(name)
+    chain = chain_of("store" if name == STORE_F32 else name)
+    dtype = F32 if _is_f32(name) else None
 
     def prepare(operands: Operands) -> Prepared:
         a, b, ends = operands.mat_a, operands.mat_b(layout), operands.ends
@@ -110,15 +146,33 @@ def epilogue_contender(
         if "row_scale" in read:
             steps.append(RowScale(read["row_scale"]))
         bias, epilogue = read.get("bias"), tuple(steps) or None
+        out = None
+        if dtype is not None:
+            out = backend.empty(_result_shape(chain, workload), dtype)
+            backend.fill(out, 0.0)  # sums of garbage may be no numbers, for ever
 
         def call() -> Any:
-            return gemmjit.grouped_mm(a, b, offs=ends, bias=bias, epilogue=epilogue, config=config)
+            return gemmjit.grouped_mm(
+                *(a, b),
+                offs=ends,
+                bias=bias,
+                epilogue=epilogue,
+                out=out,
+                accumulate=chain.accumulates,
+                config=config,
+            )
 
-        finish = _finish(chain, read, backend) if chain.steps else None
-        return Prepared(call, finish=finish)
+        finish = _finish(chain, read, backend) if chain.operands or chain.gate else None
+        return Prepared(call, accumulates=chain.accumulates, dtype=dtype, finish=finish)
 
-    details = describe(workload, backend, config, layout, epilogue=name)
-    return Contender(name, name, prepare, layout=layout, details=details)
+    details = describe(workload, backend, config, layout, epilogue=chain.name, out_dtype=dtype)
+    note = "" if dtype is None else "float32 result; rates and floor count the operands' type"
+    return Contender(name, name, prepare, layout=layout, note=note, details=details)
+
+
+def _result_shape(chain: Chain, workload: Workload) -> tuple[int, ...]:
+    *rows, columns = workload.result_shape
+    return (*rows, columns // chain.folds)
 
 
 def _draw(chain: Chain, workload: Workload, backend: Backend) -> dict[str, Any]:

@@ -195,18 +195,25 @@ def legend(axes: Any) -> None:
 
 def save(figure: Any, axes: Any, record: Mapping[str, Any], path: Path) -> Path:
     """Write a figure with its origin at the lower edge, and close it; returns the path."""
-    device, source = record["device"], record["source"]
-    commit = (source["commit"] or "unknown commit")[:10] + (" (dirty)" if source["dirty"] else "")
-    origin = f"{device['name']}, driver {device['driver'] or '?'}, {commit}, {record['date'][:10]}"
+    runs = [result.get("run", record) for result in record.get("results", ())] or [record]
+    origin = "; ".join(dict.fromkeys(map(_origin, runs)))
     figure.text(0.995, 0.005, origin, ha="right", va="bottom", fontsize=6, color="grey")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.tight_layout(rect=(0, 0.02, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
+    dates = ", ".join(dict.fromkeys([record["date"], *(run["date"] for run in runs)]))
     # Whoever has the picture and the result file can see that they belong together.
-    figure.savefig(path, dpi=110, metadata={"Creation Time": record["date"], "Source": origin})
+    figure.savefig(path, dpi=110, metadata={"Creation Time": dates, "Source": origin})
     pyplot().close(figure)
     return path
+
+
+def _origin(run: Mapping[str, Any]) -> str:
+    """Return device, driver, commit and day of a run."""
+    device, source = run["device"], run["source"]
+    commit = (source["commit"] or "unknown commit")[:10] + (" (dirty)" if source["dirty"] else "")
+    return f"{device['name']}, driver {device['driver'] or '?'}, {commit}, {run['date'][:10]}"
 
 
 def pyplot() -> Any:

@@ -1,4 +1,4 @@
-"""Runs one kernel for a profiler, says how to call it, and reads what it wrote.
+"""How to call the profiler, and what it wrote.
 
 Nsight Compute replays a kernel many times and may fix its clocks, so that its times are no times
 of a program: here it only counts. Clocks stay as they are (``--clock-control none``).
@@ -64,17 +64,15 @@ METRICS: dict[str, tuple[tuple[str, ...], float]] = {
 _LEADING_STALLS = 4
 
 
-def ncu_command(program: Sequence[str], *, skip: int, count: int, kernel: str = "gemmjit_") -> str:
+def ncu_command(program: Sequence[str], *, kernel: str = "gemmjit_") -> str:
     """Return the command line that profiles a program with Nsight Compute.
+
+    It looks at what the program launches between ``cuProfilerStart`` and ``cuProfilerStop``.
 
     Parameters
     ----------
     program : sequence of str
         What to profile.
-    skip : int
-        Launches of matching kernels that come first and are not profiled.
-    count : int
-        Launches to profile.
     kernel : str
         What the kernel's name begins with.
     """
@@ -82,7 +80,7 @@ def ncu_command(program: Sequence[str], *, skip: int, count: int, kernel: str = 
         [
             *("ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"),
             *("--kernel-name", f"regex:^{kernel}"),
-            *("--launch-skip", str(skip), "--launch-count", str(count)),
+            *("--profile-from-start", "off"),
             *(word for section in SECTIONS for word in ("--section", section)),
             *program,
         ]
@@ -100,13 +98,14 @@ def read_ncu(text: str) -> list[dict[str, float | str]]:
     Returns
     -------
     list of dict
-        For each profiled launch, the value of every metric by its name; ``kernel`` is the kernel.
-        A metric that the profiler does not know is missing.
+        For each profiled launch, in order, the value of every metric by its name; ``kernel``,
+        ``grid`` and ``process`` as the profiler writes them. A metric that the profiler does not
+        know is missing.
 
     Raises
     ------
     InvalidProblemError
-        If there is no table in the text.
+        If there is no table in the text, or several that differ in their columns.
     """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
@@ -115,7 +114,15 @@ def read_ncu(text: str) -> list[dict[str, float | str]]:
             'ncu: expected a CSV table that begins with "ID"; found none. '
             "Run it with --csv, and give this command its standard output"
         )
-    rows = list(csv.DictReader(io.StringIO("\n".join(lines[start:]))))
+    rows = []
+    for row in csv.DictReader(io.StringIO("\n".join(lines[start:]))):
+        if row["ID"] != "ID":
+            rows.append(row)
+        elif any(name != cell for name, cell in row.items()):
+            raise InvalidProblemError(
+                "ncu: expected one table, or several with the same columns; got others. "
+                "Give this command the output of one run"
+            )
     return list(_details(rows) if rows and "Metric Name" in rows[0] else _raw(rows))
 
 
@@ -162,7 +169,7 @@ def _raw(rows: Sequence[Mapping[str, str]]) -> Iterator[dict[str, float | str]]:
     for row in rows:
         if not row.get("ID"):
             continue
-        launch: dict[str, float | str] = {"kernel": row.get("Kernel Name", "")}
+        launch = _head(row)
         for name, text in row.items():
             value = _number(text)
             if "__" in name and value is not None:
@@ -174,11 +181,19 @@ def _details(rows: Sequence[Mapping[str, str]]) -> Iterator[dict[str, float | st
     """Read a table with a row per metric."""
     launches: dict[str, dict[str, float | str]] = {}
     for row in rows:
-        launch = launches.setdefault(row["ID"], {"kernel": row.get("Kernel Name", "")})
+        launch = launches.setdefault(row["ID"], _head(row))
         value = _number(row.get("Metric Value"))
         if value is not None:
             launch[row["Metric Name"]] = value
     yield from launches.values()
+
+
+def _head(row: Mapping[str, str]) -> dict[str, float | str]:
+    return {
+        "kernel": row.get("Kernel Name", ""),
+        "grid": row.get("Grid Size", ""),
+        "process": row.get("Process ID", ""),
+    }
 
 
 def _number(text: str | None) -> float | None:

@@ -15,7 +15,9 @@ from gemmjit.bench.statistics import Interval, median_interval, ratio_interval
 __all__ = ["best_of_peers", "cell_to_dict", "grouped_table", "ratio_of", "text_table", "write_json"]
 
 
-def cell_to_dict(cell: Cell, baseline: str) -> dict[str, Any]:
+def cell_to_dict(
+    cell: Cell, baseline: str, over: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return a cell of one workload as a JSON-compatible mapping.
 
     Parameters
@@ -23,6 +25,9 @@ def cell_to_dict(cell: Cell, baseline: str) -> dict[str, Any]:
     cell : Cell
     baseline : str
         Peer that ratios are formed with; the first peer that was timed where it was not.
+    over : mapping of str to str, optional
+        Contenders whose ratio is over another contender than that, by name. They have none where
+        that one was not timed.
     """
     result: dict[str, Any] = {
         "label": cell.label,
@@ -32,7 +37,7 @@ def cell_to_dict(cell: Cell, baseline: str) -> dict[str, Any]:
         "states": {},
     }
     for state in cell.timings:
-        result["states"][state] = _state_to_dict(cell, state, baseline)
+        result["states"][state] = _state_to_dict(cell, state, baseline, over or {})
     return result
 
 
@@ -75,11 +80,14 @@ def ratio_of(cell: Cell, state: State, name: str, baseline: str) -> Interval:
     return ratio_interval(seconds[name], seconds[baseline])
 
 
-def _state_to_dict(cell: Cell, state: State, baseline: str) -> dict[str, Any]:
+def _state_to_dict(
+    cell: Cell, state: State, baseline: str, over: Mapping[str, str]
+) -> dict[str, Any]:
     timings, anchors = cell.timings[state], cell.anchors[state]
     best = best_of_peers(cell, state)
     against = best.get(baseline) or next(iter(best.values()))
     floor, set_by = anchors.floor_seconds(cell.entrants[0].workload)
+    pairs = [(e.name, over.get(e.name, against)) for e in cell.entrants]
     return {
         "rounds": timings.rounds,
         "seconds": timings.duration,
@@ -88,13 +96,9 @@ def _state_to_dict(cell: Cell, state: State, baseline: str) -> dict[str, Any]:
         "entrants": [entrant_to_dict(cell, e, state) for e in cell.entrants],
         "best": best,
         "ratios": [
-            {
-                "name": e.name,
-                "baseline": against,
-                **ratio_of(cell, state, e.name, against).to_dict(),
-            }
-            for e in cell.entrants
-            if e.name != against
+            {"name": name, "baseline": other, **ratio_of(cell, state, name, other).to_dict()}
+            for name, other in pairs
+            if name != other and other in timings.seconds
         ],
         "telemetry": timings.telemetry,
         "orders": [list(order) for order in timings.orders],
@@ -123,6 +127,7 @@ def grouped_table(results: Iterable[Mapping[str, Any]]) -> str:
 def _state_lines(label: str, state: str, found: Mapping[str, Any]) -> list[str]:
     ratios = {ratio["name"]: ratio for ratio in found["ratios"]}
     standing = set(found["best"].values())
+    common = _common(found["ratios"])
     rows = []
     for entrant in sorted(found["entrants"], key=lambda e: e["us"]["median"]):
         ratio = ratios.get(entrant["name"])
@@ -133,7 +138,7 @@ def _state_lines(label: str, state: str, found: Mapping[str, Any]) -> list[str]:
                 f"{entrant['tflop_per_s']:.1f}",
                 f"{entrant['tb_per_s']:.2f}",
                 f"{entrant['over_floor']:.2f}",
-                *_ratio_cells(ratio),
+                *_ratio_cells(ratio, entrant["name"], common),
             ]
         )
     floor, anchors, clocks = found["floor"], found["anchors"], found["telemetry"]
@@ -149,10 +154,18 @@ def _state_lines(label: str, state: str, found: Mapping[str, Any]) -> list[str]:
 _HEAD = ("contender", "us", "TFLOP/s", "TB/s", "/floor", "ratio", "95 % interval")
 
 
-def _ratio_cells(ratio: Mapping[str, Any] | None) -> list[str]:
+def _common(ratios: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the baseline that has no ratio itself; ratios over another one say so."""
+    named = {ratio["name"] for ratio in ratios}
+    return next((one["baseline"] for one in ratios if one["baseline"] not in named), None)
+
+
+def _ratio_cells(ratio: Mapping[str, Any] | None, name: str, common: str | None) -> list[str]:
     if ratio is None:
-        return ["1", "baseline"]
+        return ["1", "baseline"] if name == common or common is None else ["-", "no baseline"]
     mark = "" if ratio["valid"] else " !"
+    if ratio["baseline"] != common:
+        mark += f" over {ratio['baseline']}"
     if ratio["low"] is None:
         return [f"{ratio['median']:.3f}", "none" + mark]
     return [f"{ratio['median']:.3f}", f"{ratio['low']:.3f} to {ratio['high']:.3f}{mark}"]

@@ -45,7 +45,7 @@ _SUBCOMMANDS: dict[str, tuple[str, _Declare, _Run]] = {
         tools.run_host_command,
     ),
     "profile": (
-        "run one kernel under a profiler such as ncu",
+        "run products one after the other for a profiler",
         tools.declare_profile,
         tools.run_profile_command,
     ),

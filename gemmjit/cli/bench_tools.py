@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from gemmjit.bench.cases import case_of, passes_of
 from gemmjit.cli.bench_common import (
@@ -15,6 +18,7 @@ from gemmjit.cli.bench_common import (
     write_record,
 )
 from gemmjit.cli.numbers import positive, whole
+from gemmjit.errors import InvalidProblemError
 
 __all__ = [
     "declare_counters",
@@ -24,6 +28,9 @@ __all__ = [
     "run_host_command",
     "run_profile_command",
 ]
+
+#: What counters take over from the profile that they belong to.
+_ORIGIN = ("schema", "date", "device", "source", "versions", "command")
 
 
 def declare_host(parser: argparse.ArgumentParser) -> None:
@@ -83,51 +90,85 @@ def declare_profile(parser: argparse.ArgumentParser) -> None:
         "--config", help="kernel and tile instead, as in k1:block_m=64,num_stages=3"
     )
     parser.add_argument(
-        "--case", default="seed1-16k-s0", help="as for grouped (default: seed1-16k-s0)"
+        "--case", default="seed1-16k-s0", help="as for grouped, several with commas"
     )
-    parser.add_argument("--form", default="fprop", help="fprop, dgrad or wgrad (default: fprop)")
+    parser.add_argument("--form", default="fprop", help="fprop, dgrad, wgrad: all, of each case")
+    parser.add_argument("--layout", default="nn", choices=("nn", "nt"), help="of the weights")
+    parser.add_argument("--calls", type=positive, default=14, help="calls of each (default: 14)")
+    parser.add_argument("--skip", type=whole(0), default=11, help="of them warm up (default: 11)")
     parser.add_argument(
-        "--layout", default="nn", choices=("nn", "nt"), help="of the weights (default: nn)"
+        "--budget", type=float, metavar="SECONDS", help="begin no product later than this"
     )
-    parser.add_argument("--calls", type=positive, default=14, help="calls to make (default: 14)")
     parser.add_argument(
-        "--skip", type=whole(0), default=11, help="calls that warm up (default: 11)"
-    )
-    parser.add_argument(
-        "--print-ncu", action="store_true", help="print the command that profiles this, and end"
+        "--print-ncu", action="store_true", help="print the commands that profile this, and end"
     )
 
 
 def run_profile_command(arguments: argparse.Namespace) -> int:
-    """Run ``gemmjit bench profile``."""
-    from gemmjit.bench.profile_run import run_calls
+    """Run ``gemmjit bench profile``; 1 if the time did not reach every product."""
+    from gemmjit.bench.cases import Workload
+    from gemmjit.bench.cell import say
+    from gemmjit.bench.profile_run import Calls, run_profile
+    from gemmjit.bench.provenance import provenance
+    from gemmjit.bench.setup import choose_backend
+
+    forms = passes_of(names_of(arguments.form))
+    cases = [case_of(name) for name in names_of(arguments.case)]
+    calls = Calls(arguments.skip, arguments.calls - arguments.skip)
+    if arguments.print_ncu:
+        _print_ncu(arguments)
+        return 0
+    backend = choose_backend(arguments.backend, arguments.device)
+    record = {
+        **provenance(backend, None, command_of(arguments), arguments.commit),
+        "kind": "profile",
+        "products": [],
+        "skipped": [],
+    }
+
+    def keep(product: dict[str, Any]) -> None:
+        record["products"].append(product)
+        write_record(arguments, record)
+        kernels = ", ".join(launch["kernel"] for launch in product["launches"])
+        print(f"{product['workload']}: {product['calls']} calls of {kernels}", flush=True)
+
+    record["skipped"] = run_profile(
+        backend,
+        [Workload(case, form) for case in cases for form in forms],
+        calls,
+        keep,
+        config=config_of(arguments.config) if arguments.config else arguments.kernel,
+        layout=arguments.layout,
+        seconds=arguments.budget,
+    )
+    write_record(arguments, record)
+    for name in record["skipped"]:
+        say(f"{name}: skipped, the budget is spent")
+    return 1 if record["skipped"] else 0
+
+
+def _print_ncu(arguments: argparse.Namespace) -> None:
+    """Print a line that profiles this command, and one that reads the profile."""
     from gemmjit.bench.profiling import ncu_command
 
-    if arguments.print_ncu:
-        words = [w for w in sys.argv[1:] if w != "--print-ncu"]
-        program = [sys.executable, "-m", "gemmjit.cli", *words]
-        count = max(arguments.calls - arguments.skip, 1)
-        print(ncu_command(program, skip=arguments.skip, count=count))
-        return 0
-    (form,) = passes_of([arguments.form])
-    config = config_of(arguments.config) if arguments.config else arguments.kernel
-    done = run_calls(
-        arguments.backend,
-        arguments.device,
-        case_of(arguments.case),
-        form,
-        config,
-        arguments.layout,
-        arguments.calls,
-    )
-    write_record(arguments, done)
-    print(f"{done['calls']} calls of {done['details'].get('entry', done['details'])}")
-    return 0
+    words = [word.removeprefix("--") for word in command_of(arguments)[3:]]
+    given = [word for word in words if not word.startswith(("print-ncu=", "json="))]
+    manifest = arguments.json_file or Path("profile.json")
+    program = [sys.executable, "-m", "gemmjit", "bench", "profile"]
+    program += [f"--{word}" for word in (*given, f"json={manifest}")]
+    print(f"{ncu_command(program)} > ncu.csv")
+    print(f"gemmjit bench counters ncu.csv --manifest {shlex.quote(str(manifest))}")
 
 
 def declare_counters(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench counters``."""
     parser.add_argument("csv_file", type=Path, metavar="CSV", help="standard output of ncu --csv")
+    parser.add_argument(
+        "--manifest",
+        type=Path,
+        metavar="FILE",
+        help="what gemmjit bench profile --json wrote in that run: names the products",
+    )
     parser.add_argument(
         "--json", dest="json_file", type=Path, metavar="FILE", help="write the fields to a file"
     )
@@ -135,19 +176,42 @@ def declare_counters(parser: argparse.ArgumentParser) -> None:
 
 def run_counters_command(arguments: argparse.Namespace) -> int:
     """Run ``gemmjit bench counters``; 1 if nothing was profiled."""
-    from gemmjit.bench.profiling import counters, read_ncu
+    from gemmjit.bench.launches import labelled
+    from gemmjit.bench.profiling import METRICS, counters, read_ncu
     from gemmjit.bench.report import text_table
 
-    text = arguments.csv_file.read_text()
-    found = [counters(launch) for launch in read_ncu(text)]
-    write_record(arguments, {"kind": "counters", "launches": found})
+    launches = read_ncu(arguments.csv_file.read_text())
+    record: dict[str, Any] = {"kind": "counters"}
+    if arguments.manifest:
+        profile = _json_of("manifest", arguments.manifest)
+        found = labelled(launches, profile)
+        record = {name: profile[name] for name in _ORIGIN if name in profile} | record
+        record["skipped"] = profile.get("skipped", [])
+    else:
+        found = [counters(launch) for launch in launches]
+    record["launches"] = found
+    write_record(arguments, record)
     for launch in found:
-        print(launch["kernel"])
+        print(*(launch[name] for name in ("workload", "kernel") if name in launch))
         rows = [
-            [field, "-" if value is None else f"{value:.2f}"]
-            for field, value in launch.items()
-            if field not in ("kernel", "stalls")
+            [field, "-" if launch[field] is None else f"{launch[field]:.2f}"] for field in METRICS
         ]
         rows += [[f"stall {name}", f"{value:.2f}"] for name, value in launch["stalls"].items()]
         print("\n".join(text_table(("counter", "value"), rows)))
     return 0 if found else 1
+
+
+def _json_of(name: str, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise InvalidProblemError(
+            f"{name}: expected a JSON file; {path}: {error}. Give it what "
+            "gemmjit bench profile --json wrote"
+        ) from error
+    if not isinstance(found, dict):
+        raise InvalidProblemError(
+            f"{name}: expected a JSON object; {path} holds a {type(found).__name__}. Give it what "
+            "gemmjit bench profile --json wrote"
+        )
+    return found

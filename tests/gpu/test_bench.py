@@ -13,10 +13,12 @@ from gemmjit.bench.anchors import Anchors
 from gemmjit.bench.cases import Case, Workload
 from gemmjit.bench.cell import Bench, Entry, measure_cell
 from gemmjit.bench.entrant import enter, verify_all
+from gemmjit.bench.epilogues import STORE_F32, epilogue_contender, epilogue_names
 from gemmjit.bench.host import host_costs
 from gemmjit.bench.inputs import Inputs
 from gemmjit.bench.peers import PEERS, Contender, Prepared
 from gemmjit.bench.peers.own import own_contender
+from gemmjit.bench.profile_run import Calls, run_profile
 from gemmjit.bench.protocol import Protocol
 from gemmjit.bench.report import ratio_of
 from gemmjit.bench.setup import open_bench, open_telemetry
@@ -228,6 +230,30 @@ def test_host_costs_are_microseconds(backend):
         )["own"]
     assert 1.0 < found["us"]["median"] < 1000.0
     assert found["calls"] == 1000
+
+
+def test_products_are_run_for_a_profiler(backend):
+    """Without one: the driver takes start and stop, and every result is right."""
+    works = [Workload(CASE, form) for form in ("fprop", "dgrad", "wgrad")]
+    done = []
+    assert run_profile(backend, works, Calls(2, 1), done.append) == []
+    assert [one["workload"] for one in done] == [work.label for work in works]
+    for one in done:
+        assert one["check"]["ok"], one
+        assert [x["kernel"] for x in one["launches"]] == [one["details"]["entry"]]
+
+
+@pytest.mark.parametrize("form", ["fprop", "wgrad"])
+def test_sums_are_captured_and_verified(backend, form):
+    work = Workload(CASE, form)
+    names = epilogue_names(["accumulate"], form)
+    contenders = [epilogue_contender(name, work, backend) for name in names]
+    entered, rejected = enter(backend, Inputs(backend, work, seed=1), contenders, 1e-3)
+    good, wrong = verify_all(backend, entered, seed=2)
+    assert [*rejected, *wrong] == []
+    assert [one.name for one in good] == ["store", STORE_F32, "accumulate"]
+    for one in good[1:]:
+        assert one.check.relative_error < 2.0**-16
 
 
 def test_the_command_line_writes_a_whole_result(tmp_path):

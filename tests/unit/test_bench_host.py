@@ -164,13 +164,22 @@ def test_counters_from_the_details_page():
     assert set(METRICS) < set(first)
 
 
+def test_a_second_table_is_read_only_if_its_columns_are_the_same():
+    once = read_ncu(RAW)
+    assert len(once) == 2
+    again = "\n".join(RAW.splitlines()[3:])
+    assert read_ncu(f"{RAW}{again}\n") == [*once, *once]
+    with pytest.raises(InvalidProblemError, match="same columns"):
+        read_ncu(RAW + again.replace("dram__bytes.sum.per_second", "other__bytes.sum"))
+
+
 def test_text_without_a_table():
     with pytest.raises(InvalidProblemError, match="found none"):
         read_ncu("==ERROR== no kernels were profiled\n")
 
 
 def test_the_profilers_command_leaves_the_clocks_alone():
-    words = ncu_command(["python", "-m", "x", "--config", "k1:a b"], skip=3, count=2).split()
+    words = ncu_command(["python", "-m", "x", "--config", "k1:a b"]).split()
     assert words[:3] == ["ncu", "--clock-control", "none"]
-    assert words[words.index("--launch-skip") + 1] == "3"
+    assert words[words.index("--profile-from-start") + 1] == "off"
     assert "'k1:a" in words  # quoted for a shell

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from importlib import import_module
 
 import pytest
 from doc_figures import (
@@ -62,13 +63,15 @@ def test_pictures_belong_to_the_published_results():
         "grouped_": "grouped",
         "roofline_": "grouped",
         "sweep_": "sweep",
+        "train_moe": "training",
     }
     assert bool(shown) == bool({"ladder", "scheduling"} & set(published))
     for picture in shown:
         name = next(name for prefix, name in drawn.items() if picture.name.startswith(prefix))
-        assert published[name]["date"].encode() in picture.read_bytes(), (
-            f"{picture.name}: make docs"
-        )
+        record = published[name]
+        runs = [record, *(one["run"] for one in record.get("results", ()) if "run" in one)]
+        for run in runs:
+            assert run["date"].encode() in picture.read_bytes(), f"{picture.name}: make docs"
 
 
 # Files
@@ -131,7 +134,7 @@ def test_pages_and_pictures_of_a_full_set(tmp_path, results, monkeypatch):
     ):
         for state in ("hot", "cool"):
             assert drawn[f"{kind}_{state}.png"].stat().st_size > 5000
-    for name in ("roofline_hot", "roofline_cool", "sweep_rows", "sweep_skew"):
+    for name in ("roofline_hot", "roofline_cool", "sweep_rows", "sweep_skew", "train_moe"):
         assert drawn[f"{name}.png"].stat().st_size > 5000
     pages = generate.pages_with_figures()
     assert len(pages) >= 4
@@ -141,3 +144,44 @@ def test_pages_and_pictures_of_a_full_set(tmp_path, results, monkeypatch):
         for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text):
             picture = path.parent / target
             assert results["ladder"]["date"].encode() in picture.read_bytes()
+
+
+def test_results_of_a_later_run_say_so(results, tmp_path):
+    record = results["scheduling"]
+    labels = [one["label"] for one in record["results"]]
+    later = {
+        **record,
+        "date": "2031-05-06T07:08:09+00:00",
+        "source": {**record["source"], "commit": "feedbeefcafe"},
+        "results": [{**record["results"][1], "rows": 77}],
+    }
+    merged = records.merge(record, later)
+    assert [one["label"] for one in merged["results"]] == labels
+    assert [one["rows"] for one in merged["results"] if "run" in one] == [77]
+    assert merged["source"]["commit"] == record["source"]["commit"]
+    text = block("scheduling-origin", {"scheduling": merged})
+    first, second = text.split(f" {labels[1]}: ")
+    assert first.startswith(f"{labels[0]}, {labels[2]}, {labels[3]}: One simulated device")
+    assert "gemmjit 0123456789" in first
+    assert "gemmjit feedbeefca, 2031-05-06" in second
+    assert "feedbeef" not in block("scheduling-origin", {"scheduling": record})
+    with pytest.raises(ValueError, match="expected kind 'scheduling'"):
+        records.merge(record, results["grouped"])
+
+    pytest.importorskip("matplotlib")
+    for path in import_module("gemmjit.bench.plots").plot_scheduling(merged, tmp_path):
+        drawn = path.read_bytes()
+        assert b"2031-05-06T07:08:09+00:00" in drawn
+        assert record["date"].encode() in drawn
+
+
+def test_the_default_is_compared_with_the_best_other_way(results):
+    record = json.loads(json.dumps(results["scheduling"]))
+    for entrant in record["results"][0]["states"]["hot"]["entrants"]:
+        factor = {"bounded": 2.0, "compact": 4.0}.get(entrant["name"], 1.0)
+        entrant["samples_us"] = [factor * 10.0] * 15
+    del record["results"][1]["states"]["hot"]
+    text = block("scheduling-verdict", {"scheduling": record})
+    lines = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()]
+    assert lines[2][:4] == ["4", "2", "persistent", "0.500 (0.500 to 0.500) bounded"]
+    assert lines[3][3] == "not measured"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 
@@ -10,6 +11,7 @@ from doc_figures import (
     block,
     findings,
     slow_down,
+    trained,
     verdicts,
 )
 
@@ -189,3 +191,67 @@ def test_peers_and_their_mean(results):
     assert "| geometric mean | 0.50 | 0.50 | 0.50 | 0.50 |" in summary
     assert "fprop, gemmjit, numpy" in summary
     assert "docs/benchmarks/ladder_throughput_hot.png" in summary
+
+
+def test_training_says_where_gemmjit_is_further_off_than_the_noise(results):
+    head = results["training"]
+    text = block("training-curves", {"training": {**head, **trained()}})
+    lines = [
+        [c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line
+    ]
+    assert lines[2] == ["1 to 20", "1.7625", "+0.0100", "-0.0200", "yes"]
+    assert lines[3] == ["21 to 40", "1.2625", "-0.0500", "+0.0300", "no"]
+    assert "gemmjit 0.050 (step 21)" in text
+    assert "In 1 of 2 spans" in text
+    assert "one draw of the noise" in text
+    two = block("training-curves", {"training": {**head, **trained(noise=2)}})
+    assert "In 2 of 2 spans" in two
+    assert "one draw" not in two
+    assert "how large the noise is" in block("training-curves", {"training": trained(noise=0)})
+    assert "| gemmjit | 9.00 | 0.900 |" in block("training-steps", {"training": trained()})
+
+
+def test_an_epilogue_names_its_baseline_where_it_is_another(results):
+    record = json.loads(json.dumps(results["epilogues"]))
+    for state in record["results"][0]["states"].values():
+        store = state["entrants"][0]
+        state["entrants"] += [{**store, "name": name} for name in ("accumulate", "alone")]
+        ratio = {**state["ratios"][0], "name": "accumulate", "baseline": "store_f32"}
+        state["ratios"].append(ratio | {"median": 1.25, "low": 1.2, "high": 1.3})
+    text = block("k3-epilogues", {"epilogues": record})
+    (row,) = [line for line in text.splitlines() if line.startswith("| `accumulate`")]
+    assert row.count("1.250 (1.200 to 1.300)") == row.count(", over `store_f32` |") == 2
+    assert text.count("over `store_f32`") == 2
+    assert text.count("| baseline |") == 2
+    (row,) = [line for line in text.splitlines() if line.startswith("| `alone`")]
+    assert row.count("| - |") == 2
+
+
+def test_counters_of_many_products_are_a_table_for_each_form(results):
+    one = {
+        "kernel": "gemmjit_k3_a",
+        "duration_us": 135.23,
+        "sm_clock_mhz": 1514.5,
+        "tensor_pipe_pct": 88.5,
+        "dram_throughput_pct": 71.6,
+        "l2_throughput_pct": None,
+        "stalls": {"long_scoreboard": 4.64, "barrier": 1.96, "wait": 1.61, "dispatch": 0.39},
+    }
+    names = ("a case fprop", "a case wgrad", "b case fprop", "c fprop", "c fprop")
+    record = {
+        **results["k3_counters"],
+        "launches": [{**one, "workload": name} for name in names],
+        "skipped": ["d wgrad"],
+    }
+    record["launches"][-1]["kernel"] = "gemmjit_k3_b"
+    text = block("k3-counters", {"k3_counters": record})
+    first, second = text.split("\n| wgrad | us | MHz |")
+    assert first.startswith("One simulated device")
+    assert "counters_k3_h200.json" in first
+    assert "\n| fprop | us | MHz | tensor pipe % | DRAM % | L2 % |" in first
+    stalls = "long_scoreboard 4.6, barrier 2.0, wait 1.6 |"
+    assert f"| a case | 135.2 | 1514 | 88 | 72 | - | {stalls}\n| b case |" in first
+    assert "| c (`gemmjit_k3_a`) |" in first
+    assert "| c (`gemmjit_k3_b`) |" in first
+    assert second.count("| a case | 135.2 |") == 1
+    assert "Not profiled, the time was over: d wgrad." in second

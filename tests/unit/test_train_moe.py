@@ -47,6 +47,14 @@ def test_both_backends_have_one_loss_curve(example, tmp_path, capsys, monkeypatc
     assert "tokens/s" in printed
 
 
+def test_several_draws_of_the_noise_differ(example, monkeypatch):
+    monkeypatch.setenv("GEMMJIT_EXECUTOR", "reference")
+    report = example.main(["--tiny", "--noise", "2", "--backend", "torch"])
+    assert list(report["runs"]) == ["torch", "torch, perturbed", "torch, perturbed 2"]
+    losses = [tuple(one["loss"]) for one in report["runs"].values()]
+    assert len(set(losses)) == 3
+
+
 def test_gemmjit_runs_every_product_of_its_run(example, monkeypatch):
     monkeypatch.setenv("GEMMJIT_EXECUTOR", "reference")
     from gemmjit import reference

@@ -13,6 +13,7 @@ from gemmjit.bench.inputs import Operands
 from gemmjit.bench.peers.peer import Contender, Peer, Prepared
 from gemmjit.build import build
 from gemmjit.config import Config
+from gemmjit.dtypes import DType
 from gemmjit.ops.dispatch import spec_for
 
 __all__ = ["Gemmjit", "describe", "own_contender"]
@@ -86,11 +87,12 @@ def describe(
     config: Config | str | None,
     layout: str,
     epilogue: str = "store",
+    out_dtype: DType | None = None,
 ) -> dict[str, Any]:
     """Return kernel, tile and resources of a contender; only the reason where it has none."""
     try:
         arch, gpu = Arch.parse(backend.facts.arch), backend.facts.name
-        spec = spec_for(workload.problem(layout, epilogue), arch, config, gpu=gpu)
+        spec = spec_for(workload.problem(layout, epilogue, out_dtype), arch, config, gpu=gpu)
         kernel = build(spec)
     except Exception as error:  # the contender itself will fail with it, and be reported
         return {"error": f"{type(error).__name__}: {error}"}
