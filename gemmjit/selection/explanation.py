@@ -181,7 +181,7 @@ def explain(
     --------
     >>> problem = Problem.contiguous(num_groups=64, rows=16384, n=2688, k=1024)
     >>> explain(problem, "sm_90a").best.tile
-    'pp128x192x64_s5c1r8'
+    'pp128x192x64_s5c1r8_claimed'
     """
     if not isinstance(problem, Problem):
         raise InvalidProblemError(

@@ -93,7 +93,7 @@ def test_exact_kernels_round_trip():
 def test_the_choice_changes_tile_where_half_of_one_is_no_whole_box():
     def tile(epilogue, b_k_major):
         problem = Problem.contiguous(
-            num_groups=2, rows=4096, n=384, k=64, epilogue=epilogue, b_k_major=b_k_major
+            num_groups=2, rows=40960, n=384, k=64, epilogue=epilogue, b_k_major=b_k_major
         )
         spec = spec_for(problem, Arch.parse("sm_90a"))
         return spec.name, spec.config.block_n

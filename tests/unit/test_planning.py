@@ -38,7 +38,7 @@ def num_tiles(made: Plan) -> int:
 def test_a_list_from_the_host_is_exact(kernel: str, tiles: int) -> None:
     made = plan("ragged_m", kernel, "list")
     assert num_tiles(made) == tiles
-    (workspace,) = made.workspaces
+    (workspace,) = [one for one in made.workspaces if one.name == "tiles"]
     assert workspace.contents is not None
     assert len(workspace.contents) == tiles
 
