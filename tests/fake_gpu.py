@@ -81,6 +81,7 @@ class FakeDriver(types.SimpleNamespace):
         self.encoded = 0
         self.asked_for_context = 0
         self.pushed = 0
+        self.capturing: set[int] = set()
         self.allocated: list[np.ndarray] = []
         self._streams: dict[tuple[int, Any], int] = {}
         self._contexts = threading.local()
@@ -145,7 +146,7 @@ class FakeDriver(types.SimpleNamespace):
         return (OK,)
 
     def cuStreamIsCapturing(self, stream):
-        return (OK, 0) if self.contexts else (NO_CONTEXT, None)
+        return (OK, int(stream in self.capturing)) if self.contexts else (NO_CONTEXT, None)
 
     def cuMemcpyHtoDAsync(self, to, source, nbytes, stream):
         if not self.contexts:
@@ -238,7 +239,8 @@ def install(patch: pytest.MonkeyPatch, num_devices: int = 1) -> FakeDriver:
     patch.setattr(library, "_kernels", {})
     patch.setattr(library, "_allowed", {})
     patch.setattr(launch_module, "_streams", {})
-    patch.setattr(counters, "_by_stream", {})
+    patch.setattr(counters, "PLACES", {})
+    patch.setattr(launch_module, "PLACES", counters.PLACES)
     patch.setattr(counters, "_unused", {})
     patch.setattr(launch_module, "_kept", type(launch_module._kept)())
     forget()

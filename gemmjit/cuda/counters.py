@@ -16,32 +16,18 @@ from collections.abc import Iterator
 
 from gemmjit.cuda.driver import check, driver
 
-__all__ = ["PLACE_BYTES", "known_place", "place_of"]
+__all__ = ["PLACES", "PLACE_BYTES", "place_of"]
 
 #: Bytes of a place; a line of the cache each, so that streams do not slow each other down.
 PLACE_BYTES = 64
 
 _SLAB_BYTES = 1 << 16
 
+#: The address of the counters of each stream that has some, by the stream's number.
+PLACES: dict[int, int] = {}
+
 _lock = threading.Lock()
-_by_stream: dict[int, int] = {}  # by the stream's number
 _unused: dict[int, Iterator[int]] = {}  # by the context's number
-
-
-def known_place(stream: int) -> int | None:
-    """Return the address of a stream's counters, if it has some and is not being captured.
-
-    Parameters
-    ----------
-    stream : int
-        Stream handle, of the current context if there is one.
-    """
-    api = driver()
-    status, state = api.cuStreamIsCapturing(stream)
-    if status or state:
-        return None
-    status, number = api.cuStreamGetId(stream)
-    return None if status else _by_stream.get(number)
 
 
 def place_of(stream: int, capturing: bool) -> int:
@@ -59,8 +45,8 @@ def place_of(stream: int, capturing: bool) -> int:
     if not capturing:
         number = int(check(api.cuStreamGetId(stream), "cuStreamGetId"))
     with _lock:
-        if number is not None and number in _by_stream:
-            return _by_stream[number]
+        if number is not None and number in PLACES:
+            return PLACES[number]
         context = int(check(api.cuCtxGetId(0), "cuCtxGetId"))
         place = next(_unused.get(context, iter(())), None)
         if place is None:
@@ -68,7 +54,7 @@ def place_of(stream: int, capturing: bool) -> int:
             _unused[context] = iter(range(slab, slab + _SLAB_BYTES, PLACE_BYTES))
             place = next(_unused[context])
         if number is not None:
-            _by_stream[number] = place
+            PLACES[number] = place
         return place
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from gemmjit.arrays import Frontend
-from gemmjit.cuda.counters import known_place, place_of
 from gemmjit.cuda.device import current, is_current, num_devices
 from gemmjit.cuda.driver import check, driver
-from gemmjit.cuda.launch import BoundLaunch
+from gemmjit.cuda.launch import BoundLaunch, counters_of, is_capturing
 from gemmjit.cuda.library import is_loaded
 from gemmjit.dtypes import U8
 from gemmjit.errors import CaptureError, InvalidProblemError
@@ -50,19 +49,8 @@ class BoundPlan:
             if not self.plan.workspaces:
                 return self._launches[0].run
             if len(self.plan.workspaces) == 1 and self.plan.workspaces[0].lasting:
-                return self._run_counting
+                return self._launches[0].run_counting
         return self.run
-
-    def _run_counting(
-        self, pointers: tuple[int, ...], stream: int, frontend: Frontend | None = None
-    ) -> None:
-        """Launch what needs nothing but counters."""
-        place = known_place(stream) or self._new_place(stream)
-        self._launches[0].run((*pointers, place), stream)
-
-    def _new_place(self, stream: int) -> int:
-        with current(self.ordinal):
-            return place_of(stream, is_capturing(stream, self.ordinal))
 
     def run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
         """Launch everything, asynchronously.
@@ -86,7 +74,7 @@ class BoundPlan:
         held = []  # workspaces live until the last launch has been given to the stream
         for workspace in self.plan.workspaces:
             if workspace.lasting:
-                pointers = (*pointers, known_place(stream) or self._new_place(stream))
+                pointers = (*pointers, counters_of(stream, self.ordinal))
                 continue
             array = frontend.empty((workspace.nbytes + workspace.alignment,), U8, self.ordinal)
             held.append(array)
@@ -119,18 +107,6 @@ class BoundPlan:
 def ready(plan: Plan, ordinal: int) -> bool:
     """Return whether binding the plan would load nothing into the driver."""
     return all(is_loaded(launch.kernel, ordinal) for launch in plan.launches)
-
-
-def is_capturing(stream: int, ordinal: int) -> bool:
-    """Return whether a stream of a device is being captured into a CUDA graph.
-
-    A thread may have no context yet, as those that run torch's backward passes; the default
-    streams belong to the one that is current.
-    """
-    api = driver()
-    with current(ordinal):
-        state = check(api.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
-    return bool(state != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
 def stream_handle(stream: Any) -> int:

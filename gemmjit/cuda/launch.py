@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from gemmjit.arrays import Frontend
+from gemmjit.cuda.counters import PLACES, place_of
 from gemmjit.cuda.device import current, is_current
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.library import load
@@ -23,7 +24,7 @@ from gemmjit.cuda.tensormap import TENSOR_MAP_BYTES, TensorMapEncoder
 from gemmjit.errors import LaunchError
 from gemmjit.plan import Launch
 
-__all__ = ["MAX_PREPARED", "BoundLaunch"]
+__all__ = ["MAX_PREPARED", "BoundLaunch", "counters_of", "is_capturing"]
 
 #: Packed arguments kept, of all launches together, the newest ones; each takes about a kilobyte.
 MAX_PREPARED = 4096
@@ -54,7 +55,16 @@ class BoundLaunch:
         If the kernel does not load, or needs what this executor does not serve.
     """
 
-    __slots__ = ("_launch", "_layout", "_ordinal", "_prepared", "_recent", "_start")
+    __slots__ = (
+        "_is_capturing",
+        "_launch",
+        "_layout",
+        "_number_of",
+        "_ordinal",
+        "_prepared",
+        "_recent",
+        "_start",
+    )
 
     def __init__(self, launch: Launch, names: tuple[str, ...], ordinal: int) -> None:
         if launch.cluster != (1, 1, 1) or launch.attributes.cooperative:
@@ -69,6 +79,8 @@ class BoundLaunch:
         function = api.CUfunction(int(load(launch.kernel, ordinal)))
         shape = (*launch.grid, *launch.block, launch.smem_bytes)
         self._start = partial(api.cuLaunchKernel, function, *shape)
+        self._is_capturing = api.cuStreamIsCapturing
+        self._number_of = api.cuStreamGetId
 
     def run(self, pointers: Pointers, stream: int, frontend: Frontend | None = None) -> None:
         """Launch, asynchronously.
@@ -88,6 +100,33 @@ class BoundLaunch:
         handle = _streams.get(stream)
         if handle is None:
             handle = _stream(stream)
+        (status,) = self._start(handle, prepared.table, 0)
+        if status:
+            self._refused(status, handle, prepared)
+
+    def run_counting(
+        self, pointers: Pointers, stream: int, frontend: Frontend | None = None
+    ) -> None:
+        """Launch what takes the address of its stream's counters last, asynchronously.
+
+        The parameters are those of `run`, which this does too: a function between the two would
+        cost every call more than what it would save here.
+        """
+        handle = _streams.get(stream)
+        if handle is None:
+            handle = _stream(stream)
+        # A context may be missing, so that a status is no error yet.
+        place = None
+        status, state = self._is_capturing(handle)
+        if not status and not state:
+            status, number = self._number_of(handle)
+            place = PLACES.get(number)
+        if place is None:
+            place = counters_of(stream, self._ordinal)
+        pointers = (*pointers, place)
+        prepared = self._prepared.get(pointers)
+        if prepared is None:
+            prepared = self._prepare(pointers)
         (status,) = self._start(handle, prepared.table, 0)
         if status:
             self._refused(status, handle, prepared)
@@ -116,6 +155,24 @@ class BoundLaunch:
             f"launch of {launch.kernel.entry} with grid {launch.grid}, block {launch.block}, "
             f"{launch.smem_bytes} bytes of dynamic shared memory",
         )
+
+
+def is_capturing(stream: int, ordinal: int) -> bool:
+    """Return whether a stream of a device is being captured into a CUDA graph.
+
+    A thread may have no context yet, as those that run torch's backward passes; the default
+    streams belong to the one that is current.
+    """
+    api = driver()
+    with current(ordinal):
+        state = check(api.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
+    return bool(state != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
+def counters_of(stream: int, ordinal: int) -> int:
+    """Return the address of the counters that a call on a stream of a device is to use."""
+    with current(ordinal):
+        return place_of(stream, is_capturing(stream, ordinal))
 
 
 class _Layout:

@@ -17,6 +17,7 @@ import torch
 from gemmjit.arrays import CPU, ArrayView, Frontend, contiguous_strides, register
 from gemmjit.dtypes import BF16, F16, F32, F64, I32, I64, U8, DType
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
+from gemmjit.integrations.torch_guards import Known, check_for, works
 
 __all__ = ["FROM_TORCH", "TO_TORCH", "TorchFrontend", "is_plain"]
 
@@ -31,6 +32,9 @@ FROM_TORCH: dict[Any, DType] = {
 }
 TO_TORCH = {ours: theirs for theirs, ours in FROM_TORCH.items()}
 
+#: Kinds of operands, and pairs of addresses of theirs, that are remembered.
+_MAX_KNOWN = 1024
+
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 #: Whether a mode or an argument's type overrides what torch functions do.
 _is_overridden: Callable[..., bool] = torch.overrides.has_torch_function_variadic
@@ -38,6 +42,11 @@ _is_overridden: Callable[..., bool] = torch.overrides.has_torch_function_variadi
 _num_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 #: The innermost of functorch's transforms, such as vmap, or None.
 _functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
+
+
+def _never(*tensors: Any) -> bool:
+    """Return False: no tensors are like these."""
+    return False
 
 
 def is_plain(tensor: Any) -> bool:
@@ -63,6 +72,9 @@ class TorchFrontend(Frontend):
         self._quick_empty: Any = None
         if self._current_device is not None:
             self._quick_empty = getattr(guards, "_empty_strided_cuda", None)
+        self._guarded = works()
+        self._known: dict[tuple[Any, ...], Known] = {}
+        self._known_at: dict[int, Known] = {}
 
     def view(self, array: Any, argument: str = "array") -> ArrayView:
         """Return the view of a tensor."""
@@ -92,16 +104,28 @@ class TorchFrontend(Frontend):
         """Return signatures and addresses; None for what only the operator can run."""
         if _is_overridden(mat_a, mat_b, offs) or _num_modes():
             return None
-        if (mat_a.requires_grad or mat_b.requires_grad) and torch.is_grad_enabled():
-            return None
-        # 0.06 us a tensor. bfloat16 and whole numbers, of which no complex type is made, have a
-        # pending sign of torch._neg_view alone; but a wrong result would not show.
-        if mat_a.is_neg() or mat_b.is_neg() or offs.is_neg():
-            return None
         try:
             pointer_a = mat_a.data_ptr()
             pointer_b = mat_b.data_ptr()
-            return (
+            # The addresses only say what to compare with.
+            known = self._known_at.get(pointer_a ^ pointer_b)
+            if known is not None:
+                check, signature, wants_gradient = known
+                if (
+                    check(mat_a, mat_b, offs)
+                    and not (pointer_a | pointer_b) & 15
+                    and not (wants_gradient and torch.is_grad_enabled())
+                ):
+                    return signature, (pointer_a, pointer_b, offs.data_ptr())
+            wants_gradient = mat_a.requires_grad or mat_b.requires_grad
+            if wants_gradient and torch.is_grad_enabled():
+                return None
+            dtype_a = mat_a.dtype
+            # A pending sign comes from the imaginary part of a conjugate, and no complex type is
+            # made of two bfloat16, nor of whole numbers.
+            if dtype_a is not _BF16 and (mat_a.is_neg() or mat_b.is_neg()):
+                return None
+            signature = (
                 mat_a.shape,
                 mat_b.shape,
                 offs.shape,
@@ -116,9 +140,30 @@ class TorchFrontend(Frontend):
                 offs.get_device(),
                 pointer_a & 15,
                 pointer_b & 15,
-            ), (pointer_a, pointer_b, offs.data_ptr())
+            )
+            inputs = pointer_a, pointer_b, offs.data_ptr()
         except RuntimeError:  # wrappers of functorch, sparse and nested tensors have no memory
             return None
+        if self._guarded and not (pointer_a | pointer_b) & 15:
+            self._remember(signature, mat_a, mat_b, offs)
+        return signature, inputs
+
+    def _remember(self, signature: tuple[Any, ...], mat_a: Any, mat_b: Any, offs: Any) -> None:
+        """Let `identify` know operands by a check, where these addresses come again."""
+        known = self._known.get(signature)
+        if known is None or not known[0](mat_a, mat_b, offs):
+            if known is not None and known[0] is _never:
+                return
+            check = check_for(mat_a, mat_b, offs)
+            if not check(mat_a, mat_b, offs):  # a tensor that is there twice
+                check = _never
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            wants_gradient = mat_a.requires_grad or mat_b.requires_grad
+            known = self._known[signature] = check, signature, wants_gradient
+        if len(self._known_at) >= _MAX_KNOWN:
+            self._known_at.clear()
+        self._known_at[mat_a.data_ptr() ^ mat_b.data_ptr()] = known
 
     #: The address of the first element; the method itself, since it runs in every call.
     pointer = staticmethod(torch.Tensor.data_ptr)

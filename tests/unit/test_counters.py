@@ -18,12 +18,11 @@ def test_streams_have_places_of_their_own(torch_gpu):
     places = [counters.place_of(stream, False) for stream in (0, 1, 55, 0, 1, 55)]
     assert places[:3] == places[3:]
     assert len(set(places)) == 3
-    assert [counters.known_place(stream) for stream in (0, 1, 55, 7)] == [*places[:3], None]
+    assert sorted(counters.PLACES.values()) == sorted(places[:3])
     assert len(fake.allocated) == 1
     assert not fake.allocated[0].any()
     fake.contexts.append(1)
-    assert counters.known_place(0) is None  # the same handle, another stream
-    assert counters.place_of(0, False) not in places
+    assert counters.place_of(0, False) not in places  # the same handle, another stream
     assert len(fake.allocated) == 2  # one a context
 
 
@@ -82,7 +81,7 @@ def test_memory_that_cannot_be_cleared_is_not_used(torch_gpu, monkeypatch):
         broken.setattr(fake, "cuMemsetD8Async", lambda *_: (type(fake.cuInit(0)[0])(2),), False)
         with pytest.raises(LaunchError, match="clearing of counters"):
             counters.place_of(7, False)
-        assert counters.known_place(7) is None
+        assert not counters.PLACES
     place = counters.place_of(7, False)
     assert place - fake.allocated[-1].ctypes.data in range(1 << 16)
 
@@ -92,8 +91,8 @@ def claims_of(fake):
     return [seen.claims for seen in fake.launches]
 
 
-def test_calls_take_the_place_of_their_stream(torch_gpu, monkeypatch):
-    fake, maker = torch_gpu
+def test_calls_take_the_place_of_their_stream(gpu):
+    fake, maker = gpu
     (a, b), offs = operands(maker, "wgrad"), maker.offsets(ENDS)
     for stream in (0, 9, 0, 9, None):
         gemmjit.grouped_mm(a, b, offs=offs, stream=stream)
@@ -103,7 +102,7 @@ def test_calls_take_the_place_of_their_stream(torch_gpu, monkeypatch):
     fprop, w = operands(maker, "fprop")
     gemmjit.grouped_mm(fprop, w, offs=offs)
     assert claims_of(fake)[-1] == 0  # its order is the list's
-    monkeypatch.setattr(fake, "cuStreamIsCapturing", lambda stream: (fake.cuInit(0)[0], 1), False)
+    fake.capturing.add(0)
     for _ in range(2):
         gemmjit.grouped_mm(a, b, offs=offs)
     captured = claims_of(fake)[-2:]

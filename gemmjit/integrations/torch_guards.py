@@ -1,0 +1,62 @@
+"""What torch.compile knows tensors by, to know the operands of a repeated call in one step.
+
+To read shape, strides, type and device of three tensors is a dozen steps of the interpreter, most
+of what a repeated call costs beside the launch and the result. torch has a function that compares
+all of them with what was seen before. It is internal to torch, so it is tried first, and done
+without where it does not tell apart what must be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+__all__ = ["Known", "check_for", "works"]
+
+#: What makes a check, or None where this torch has none.
+_Guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+_Guards = getattr(_Guards, "TensorGuards", None)
+
+#: A check, the signature that it stands for, and whether an operand asks for a gradient.
+Known = tuple[Callable[..., bool], tuple[Any, ...], bool]
+
+
+def check_for(*tensors: Any) -> Callable[..., bool]:
+    """Return a function that says whether tensors are like these.
+
+    They are if each has the type, shape, strides, element type, device and flag ``requires_grad``
+    of its counterpart, and the same of torch's dispatch keys, which say whether a sign or a
+    conjugation is pending, a mode is on, or a transform wraps a tensor. Addresses do not count. A tensor that is
+    there twice is like nothing.
+    """
+    sizes = [list(tensor.shape) for tensor in tensors]
+    strides = [list(tensor.stride()) for tensor in tensors]
+    guards = _Guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    return guards.check  # type: ignore[no-any-return]
+
+
+@cache
+def works() -> bool:
+    """Return whether `check_for`, which is internal to torch, tells tensors apart as it says."""
+    try:
+        a = torch.empty((4, 6), dtype=torch.float16)
+        b = torch.empty_like(a)
+        check = check_for(a, b)
+        if not check(a, b) or not check(torch.empty_like(a), torch.empty_like(a)):
+            return False
+        others = (
+            a[:2],
+            torch.empty((6, 4), dtype=torch.float16).T,
+            a.to(torch.bfloat16),
+            torch.empty((4, 6), dtype=torch.float16, device="meta"),
+            torch._neg_view(a),
+            torch.empty_like(a, requires_grad=True),
+            torch.nn.Parameter(a, requires_grad=False),
+            a[None],
+        )
+        return not any(check(other, b) or check(a, other) for other in others)
+    except (AttributeError, RuntimeError, SystemError, TypeError):
+        return False
