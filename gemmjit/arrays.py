@@ -109,7 +109,7 @@ class Frontend(ABC):
 
     def identify(
         self, mat_a: Any, mat_b: Any, offs: Any
-    ) -> tuple[tuple[Any, ...], tuple[int, int, int]] | None:
+    ) -> tuple[Any, tuple[int, int, int]] | None:
         """Return what a call's operands have in common with those of a call that ran before.
 
         This is on the path of every call, so it is one method: a framework answers it with as few
@@ -118,9 +118,9 @@ class Frontend(ABC):
         Returns
         -------
         tuple or None
-            The signatures of the three arrays with the alignment of the first two, which decide
-            how the call runs; and the three addresses, which do not. None if these arrays need a
-            closer look at every call.
+            What stands for the signatures of the three arrays with the alignment of the first two,
+            which decide how the call runs; and the three addresses, which do not. None if these
+            arrays need a closer look at every call, or one is not of this framework.
         """
         return None
 

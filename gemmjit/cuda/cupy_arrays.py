@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import cupy
 import numpy as np
 
-from gemmjit.arrays import ArrayView, Frontend, register
+from gemmjit.arrays import FRONTENDS, ArrayView, Frontend, register
 from gemmjit.dtypes import BF16, DType, dtype_of
 
 __all__ = ["CupyFrontend"]
@@ -40,8 +40,10 @@ class CupyFrontend(Frontend):
 
     def identify(
         self, mat_a: Any, mat_b: Any, offs: Any
-    ) -> tuple[tuple[Any, ...], tuple[int, int, int]] | None:
+    ) -> tuple[Any, tuple[int, int, int]] | None:
         """Return signatures and addresses."""
+        if FRONTENDS.get(type(mat_b)) is not self or FRONTENDS.get(type(offs)) is not self:
+            return None
         memory_a, memory_b, memory_offs = mat_a.data, mat_b.data, offs.data
         pointer_a = memory_a.ptr
         pointer_b = memory_b.ptr

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from gemmjit.arrays import CPU, ArrayView, Frontend, contiguous_strides, register
+from gemmjit.arrays import CPU, FRONTENDS, ArrayView, Frontend, contiguous_strides, register
 from gemmjit.dtypes import BF16, F16, F32, F64, I32, I64, U8, DType
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.integrations.torch_guards import Known, check_for, works
@@ -33,7 +33,7 @@ FROM_TORCH: dict[Any, DType] = {
 TO_TORCH = {ours: theirs for theirs, ours in FROM_TORCH.items()}
 
 #: Kinds of operands, and pairs of addresses of theirs, that are remembered.
-_MAX_KNOWN = 1024
+_MAX_KNOWN = 4096
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 #: Whether a mode or an argument's type overrides what torch functions do.
@@ -47,6 +47,14 @@ _functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_l
 def _never(*tensors: Any) -> bool:
     """Return False: no tensors are like these."""
     return False
+
+
+def _keep(known: dict[Any, Known], key: Any, value: Known) -> Known:
+    """Remember operands; when there are too many, all others are forgotten."""
+    if len(known) >= _MAX_KNOWN:
+        known.clear()
+    known[key] = value
+    return value
 
 
 def is_plain(tensor: Any) -> bool:
@@ -100,7 +108,7 @@ class TorchFrontend(Frontend):
 
     def identify(
         self, mat_a: Any, mat_b: Any, offs: Any
-    ) -> tuple[tuple[Any, ...], tuple[int, int, int]] | None:
+    ) -> tuple[Any, tuple[int, int, int]] | None:
         """Return signatures and addresses; None for what only the operator can run."""
         if _is_overridden(mat_a, mat_b, offs) or _num_modes():
             return None
@@ -110,15 +118,16 @@ class TorchFrontend(Frontend):
             # The addresses only say what to compare with.
             known = self._known_at.get(pointer_a ^ pointer_b)
             if known is not None:
-                check, signature, wants_gradient = known
+                check, kind, wants_gradient = known
                 if (
                     check(mat_a, mat_b, offs)
                     and not (pointer_a | pointer_b) & 15
                     and not (wants_gradient and torch.is_grad_enabled())
                 ):
-                    return signature, (pointer_a, pointer_b, offs.data_ptr())
-            wants_gradient = mat_a.requires_grad or mat_b.requires_grad
-            if wants_gradient and torch.is_grad_enabled():
+                    return kind, (pointer_a, pointer_b, offs.data_ptr())
+            if FRONTENDS.get(type(mat_b)) is not self or FRONTENDS.get(type(offs)) is not self:
+                return None
+            if (mat_a.requires_grad or mat_b.requires_grad) and torch.is_grad_enabled():
                 return None
             dtype_a = mat_a.dtype
             # A pending sign comes from the imaginary part of a conjugate, and no complex type is
@@ -142,28 +151,27 @@ class TorchFrontend(Frontend):
                 pointer_b & 15,
             )
             inputs = pointer_a, pointer_b, offs.data_ptr()
-        except RuntimeError:  # wrappers of functorch, sparse and nested tensors have no memory
+        except (AttributeError, RuntimeError, TypeError):
+            # Wrappers of functorch, sparse and nested tensors have no memory; what is no tensor is
+            # refused later.
             return None
-        if self._guarded and not (pointer_a | pointer_b) & 15:
-            self._remember(signature, mat_a, mat_b, offs)
-        return signature, inputs
-
-    def _remember(self, signature: tuple[Any, ...], mat_a: Any, mat_b: Any, offs: Any) -> None:
-        """Let `identify` know operands by a check, where these addresses come again."""
         known = self._known.get(signature)
-        if known is None or not known[0](mat_a, mat_b, offs):
-            if known is not None and known[0] is _never:
-                return
-            check = check_for(mat_a, mat_b, offs)
-            if not check(mat_a, mat_b, offs):  # a tensor that is there twice
-                check = _never
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
+        if known is None:
+            known = _keep(self._known, signature, (_never, object(), False))
+        if self._guarded and not (pointer_a | pointer_b) & 15:
+            self._expect(known, signature, mat_a, mat_b, offs)
+        return known[1], inputs
+
+    def _expect(self, known: Known, signature: Any, mat_a: Any, mat_b: Any, offs: Any) -> None:
+        """Let `identify` know operands by a check, where these addresses come again."""
+        if not known[0](mat_a, mat_b, offs):
+            # Also where types of tensors, flags or modes differ that the signature leaves out.
+            if mat_a is mat_b:
+                return  # a check knows no tensor that is there twice
             wants_gradient = mat_a.requires_grad or mat_b.requires_grad
-            known = self._known[signature] = check, signature, wants_gradient
-        if len(self._known_at) >= _MAX_KNOWN:
-            self._known_at.clear()
-        self._known_at[mat_a.data_ptr() ^ mat_b.data_ptr()] = known
+            known = check_for(mat_a, mat_b, offs), known[1], wants_gradient
+            self._known[signature] = known
+        _keep(self._known_at, mat_a.data_ptr() ^ mat_b.data_ptr(), known)
 
     #: The address of the first element; the method itself, since it runs in every call.
     pointer = staticmethod(torch.Tensor.data_ptr)

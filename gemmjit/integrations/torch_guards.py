@@ -20,8 +20,8 @@ __all__ = ["Known", "check_for", "works"]
 _Guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _Guards = getattr(_Guards, "TensorGuards", None)
 
-#: A check, the signature that it stands for, and whether an operand asks for a gradient.
-Known = tuple[Callable[..., bool], tuple[Any, ...], bool]
+#: A check, what stands for tensors that pass it, and whether an operand asks for a gradient.
+Known = tuple[Callable[..., bool], object, bool]
 
 
 def check_for(*tensors: Any) -> Callable[..., bool]:
@@ -29,8 +29,8 @@ def check_for(*tensors: Any) -> Callable[..., bool]:
 
     They are if each has the type, shape, strides, element type, device and flag ``requires_grad``
     of its counterpart, and the same of torch's dispatch keys, which say whether a sign or a
-    conjugation is pending, a mode is on, or a transform wraps a tensor. Addresses do not count. A tensor that is
-    there twice is like nothing.
+    conjugation is pending, a mode is on, or a transform wraps a tensor. Addresses do not count.
+    Where one tensor is there twice, the answer is always no.
     """
     sizes = [list(tensor.shape) for tensor in tensors]
     strides = [list(tensor.stride()) for tensor in tensors]

@@ -118,12 +118,7 @@ def grouped_mm(
     # Only calls that passed every check are remembered: one that is found needs no other.
     frontend = FRONTENDS.get(type(mat_a))
     key: Any = None
-    if (
-        frontend is not None
-        and FRONTENDS.get(type(mat_b)) is frontend
-        and FRONTENDS.get(type(offs)) is frontend
-        and not overridden()
-    ):
+    if frontend is not None and not overridden():
         known = frontend.identify(mat_a, mat_b, offs)
         if known is not None:
             signature, inputs = known
@@ -184,8 +179,7 @@ def run_fused(
     frontend = frontend_of(mat_a, "mat_a")
     fused = fused_of(frontend, bias, epilogue, accumulate)
     key: Any = None
-    same = all(FRONTENDS.get(type(x)) is frontend for x in (mat_a, mat_b, offs))
-    if kernel is None and same and not overridden():
+    if kernel is None and FRONTENDS.get(type(mat_a)) is frontend and not overridden():
         known = frontend.identify(mat_a, mat_b, offs)
         if known is not None and (out is None or FRONTENDS.get(type(out)) is frontend):
             signature, inputs = known
