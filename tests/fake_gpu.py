@@ -23,6 +23,7 @@ from gemmjit.cuda import counters, library
 from gemmjit.cuda import device as device_module
 from gemmjit.cuda import driver as driver_module
 from gemmjit.cuda import launch as launch_module
+from gemmjit.cuda import starter as starter_module
 from gemmjit.ops.grouped_mm import _calls
 
 #: What a kernel of the ladder is given by value behind its TensorMaps: operands first.
@@ -48,6 +49,12 @@ class Status(int):
 OK, NO_CONTEXT = Status(0), Status(201)
 
 
+class Results(Status):
+    """All of them."""
+
+    CUDA_SUCCESS = OK
+
+
 @dataclass(frozen=True)
 class Seen:
     """One launch, as the driver saw it."""
@@ -63,7 +70,7 @@ class Seen:
 class FakeDriver(types.SimpleNamespace):
     """``cuda.bindings.driver`` of a machine with Hopper GPUs."""
 
-    CUresult = types.SimpleNamespace(CUDA_SUCCESS=OK)
+    CUresult = Results
     CUfunction = CUstream = CUtensorMapDataType = CUtensorMapInterleave = int
     CUtensorMapSwizzle = CUtensorMapL2promotion = CUtensorMapFloatOOBfill = int
     cuuint64_t = cuuint32_t = int
@@ -229,13 +236,38 @@ class FakeDriver(types.SimpleNamespace):
         return self._entries[seen.function - 1].decode()
 
 
-def install(patch: pytest.MonkeyPatch, num_devices: int = 1) -> FakeDriver:
-    """Put a fake driver in the place of the bindings', with nothing remembered of another."""
+class CupyDriver:
+    """CuPy's way to a driver's launches."""
+
+    class CUDADriverError(RuntimeError):
+        def __init__(self, status):
+            super().__init__(status)
+            self.status = int(status)
+
+    def __init__(self, fake: FakeDriver) -> None:
+        self._fake = fake
+
+    def launchKernel(self, *arguments):
+        (status,) = self._fake.cuLaunchKernel(*arguments)
+        if status:
+            raise self.CUDADriverError(status)
+
+
+def install(
+    patch: pytest.MonkeyPatch, num_devices: int = 1, by_cupy: bool = True
+) -> FakeDriver:
+    """Put a fake driver in the place of the bindings', with nothing remembered of another.
+
+    Kernels are launched by CuPy's way to the driver, or by the bindings.
+    """
     import cuda.bindings.nvrtc  # it looks into the real driver's module
 
     fake = FakeDriver(num_devices)
     patch.setattr(cuda.bindings, "driver", fake, raising=False)
     patch.setitem(sys.modules, "cuda.bindings.driver", fake)
+    ways = CupyDriver(fake) if by_cupy else None
+    patch.setattr(starter_module, "_of_cupy", lambda: ways)
+    starter_module.refusals.cache_clear()
     patch.setattr(library, "_kernels", {})
     patch.setattr(library, "_allowed", {})
     patch.setattr(launch_module, "_streams", {})
@@ -252,6 +284,7 @@ def forget() -> None:
     driver_module.driver.cache_clear()
     device_module.device.cache_clear()
     device_module.num_devices.cache_clear()
+    starter_module.refusals.cache_clear()
     _calls.clear()
 
 
@@ -339,10 +372,10 @@ class CupyOnFake:
 
 
 @contextlib.contextmanager
-def framework(name: str, num_devices: int = 1) -> Iterator[tuple[FakeDriver, Any]]:
+def framework(name: str, num_devices: int = 1, by_cupy: bool = True) -> Iterator[tuple[FakeDriver, Any]]:
     """Give a fake driver, and a framework whose host arrays pass for those of its device 0."""
     with pytest.MonkeyPatch.context() as patch:
-        fake = install(patch, num_devices)
+        fake = install(patch, num_devices, by_cupy)
         made = (TorchOnFake if name == "torch" else CupyOnFake)(patch, num_devices)
         try:
             yield fake, made

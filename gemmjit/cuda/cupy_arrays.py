@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import cupy
 import numpy as np
 
-from gemmjit.arrays import FRONTENDS, ArrayView, Frontend, register
+from gemmjit.arrays import ArrayView, Frontend, register
 from gemmjit.dtypes import BF16, DType, dtype_of
 
 __all__ = ["CupyFrontend"]
@@ -42,7 +42,8 @@ class CupyFrontend(Frontend):
         self, mat_a: Any, mat_b: Any, offs: Any
     ) -> tuple[Any, tuple[int, int, int]] | None:
         """Return signatures and addresses."""
-        if FRONTENDS.get(type(mat_b)) is not self or FRONTENDS.get(type(offs)) is not self:
+        kind = type(mat_a)
+        if type(mat_b) is not kind or type(offs) is not kind:
             return None
         memory_a, memory_b, memory_offs = mat_a.data, mat_b.data, offs.data
         pointer_a = memory_a.ptr
@@ -87,6 +88,15 @@ class CupyFrontend(Frontend):
     def current_stream(self, device: int) -> int:
         """Return the handle of CuPy's current stream."""
         return int(self._stream(device).ptr)
+
+    def stream_reader(self, device: int) -> Callable[[], int]:
+        """Return what reads the current stream as `current_stream` does, on one device."""
+        stream = self._stream
+
+        def read() -> int:
+            return stream(device).ptr  # type: ignore[no-any-return]
+
+        return read
 
 
 def _construct(new: Any, array_type: type, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections import deque
-from functools import partial
 from typing import Any
 
 from gemmjit.arrays import Frontend
@@ -20,6 +19,7 @@ from gemmjit.cuda.device import current, is_current
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.library import load
 from gemmjit.cuda.packing import PACKING_ALIGNMENT, PackedArguments, pack
+from gemmjit.cuda.starter import refusals, starter
 from gemmjit.cuda.tensormap import TENSOR_MAP_BYTES, TensorMapEncoder
 from gemmjit.errors import LaunchError
 from gemmjit.plan import Launch
@@ -63,6 +63,7 @@ class BoundLaunch:
         "_ordinal",
         "_prepared",
         "_recent",
+        "_refusals",
         "_start",
     )
 
@@ -75,10 +76,9 @@ class BoundLaunch:
         self._prepared: dict[Pointers, _Prepared] = {}
         self._recent: _Prepared | None = None
         api = driver()
-        # The bindings take a CUkernel too, but convert it anew at every launch.
-        function = api.CUfunction(int(load(launch.kernel, ordinal)))
-        shape = (*launch.grid, *launch.block, launch.smem_bytes)
-        self._start = partial(api.cuLaunchKernel, function, *shape)
+        function = int(load(launch.kernel, ordinal))
+        self._start = starter(function, launch.grid, launch.block, launch.smem_bytes)
+        self._refusals = refusals()
         self._is_capturing = api.cuStreamIsCapturing
         self._number_of = api.cuStreamGetId
 
@@ -97,12 +97,10 @@ class BoundLaunch:
         prepared = self._prepared.get(pointers)
         if prepared is None:
             prepared = self._prepare(pointers)
-        handle = _streams.get(stream)
-        if handle is None:
-            handle = _stream(stream)
-        (status,) = self._start(handle, prepared.table, 0)
-        if status:
-            self._refused(status, handle, prepared)
+        try:
+            self._start(stream, prepared.table, 0)
+        except self._refusals as error:
+            self._refused(error, stream, prepared)
 
     def run_counting(
         self, pointers: Pointers, stream: int, frontend: Frontend | None = None
@@ -127,9 +125,10 @@ class BoundLaunch:
         prepared = self._prepared.get(pointers)
         if prepared is None:
             prepared = self._prepare(pointers)
-        (status,) = self._start(handle, prepared.table, 0)
-        if status:
-            self._refused(status, handle, prepared)
+        try:
+            self._start(stream, prepared.table, 0)
+        except self._refusals as error:
+            self._refused(error, stream, prepared)
 
     def _prepare(self, pointers: Pointers) -> _Prepared:
         if self._layout.has_maps and not is_current(self._ordinal):
@@ -144,14 +143,18 @@ class BoundLaunch:
             prepared_then.pop(oldest, None)
         return prepared
 
-    def _refused(self, status: Any, handle: Any, prepared: _Prepared) -> None:
+    def _refused(self, error: Any, stream: int, prepared: _Prepared) -> None:
         """Launch once more where a thread without a context was the reason; else raise."""
         if not is_current(self._ordinal):
             with current(self._ordinal):
-                (status,) = self._start(handle, prepared.table, 0)
+                try:
+                    self._start(stream, prepared.table, 0)
+                    return
+                except self._refusals as again:
+                    error = again
         launch = self._launch
         check(
-            (status,),
+            (driver().CUresult(error.status),),
             f"launch of {launch.kernel.entry} with grid {launch.grid}, block {launch.block}, "
             f"{launch.smem_bytes} bytes of dynamic shared memory",
         )
