@@ -268,6 +268,7 @@ def install(
     ways = CupyDriver(fake) if by_cupy else None
     patch.setattr(starter_module, "_of_cupy", lambda: ways)
     starter_module.refusals.cache_clear()
+    starter_module.never_captured.cache_clear()
     patch.setattr(library, "_kernels", {})
     patch.setattr(library, "_allowed", {})
     patch.setattr(launch_module, "_streams", {})
@@ -285,6 +286,7 @@ def forget() -> None:
     device_module.device.cache_clear()
     device_module.num_devices.cache_clear()
     starter_module.refusals.cache_clear()
+    starter_module.never_captured.cache_clear()
     _calls.clear()
 
 

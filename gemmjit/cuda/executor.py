@@ -47,9 +47,9 @@ class BoundPlan:
         """
         if len(self._launches) == 1 and num_devices() == 1:
             if not self.plan.workspaces:
-                return self._launches[0].run
+                return self._launches[0].runner(counting=False)
             if len(self.plan.workspaces) == 1 and self.plan.workspaces[0].lasting:
-                return self._launches[0].run_counting
+                return self._launches[0].runner(counting=True)
         return self.run
 
     def run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from gemmjit.arrays import Frontend
@@ -19,7 +20,7 @@ from gemmjit.cuda.device import current, is_current
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.library import load
 from gemmjit.cuda.packing import PACKING_ALIGNMENT, PackedArguments, pack
-from gemmjit.cuda.starter import refusals, starter
+from gemmjit.cuda.starter import never_captured, refusals, starter
 from gemmjit.cuda.tensormap import TENSOR_MAP_BYTES, TensorMapEncoder
 from gemmjit.errors import LaunchError
 from gemmjit.plan import Launch
@@ -33,6 +34,7 @@ MAX_PREPARED = 4096
 _MAX_STREAMS = 64
 
 Pointers = tuple[int, ...]
+Runner = Callable[[Pointers, int, Frontend], None]
 
 _kept: deque[tuple[dict[Pointers, _Prepared], Pointers]] = deque()
 _streams: dict[int, Any] = {}
@@ -56,10 +58,8 @@ class BoundLaunch:
     """
 
     __slots__ = (
-        "_is_capturing",
         "_launch",
         "_layout",
-        "_number_of",
         "_ordinal",
         "_prepared",
         "_recent",
@@ -75,14 +75,11 @@ class BoundLaunch:
         self._layout = _Layout(pack(launch.arguments), names)
         self._prepared: dict[Pointers, _Prepared] = {}
         self._recent: _Prepared | None = None
-        api = driver()
         function = int(load(launch.kernel, ordinal))
         self._start = starter(function, launch.grid, launch.block, launch.smem_bytes)
         self._refusals = refusals()
-        self._is_capturing = api.cuStreamIsCapturing
-        self._number_of = api.cuStreamGetId
 
-    def run(self, pointers: Pointers, stream: int, frontend: Frontend | None = None) -> None:
+    def run(self, pointers: Pointers, stream: int) -> None:
         """Launch, asynchronously.
 
         Parameters
@@ -91,8 +88,6 @@ class BoundLaunch:
             Device addresses.
         stream : int
             Stream handle.
-        frontend : Frontend, optional
-            Not used; a plan of one launch is run as the launch alone.
         """
         prepared = self._prepared.get(pointers)
         if prepared is None:
@@ -102,33 +97,58 @@ class BoundLaunch:
         except self._refusals as error:
             self._refused(error, stream, prepared)
 
-    def run_counting(
-        self, pointers: Pointers, stream: int, frontend: Frontend | None = None
-    ) -> None:
-        """Launch what takes the address of its stream's counters last, asynchronously.
+    def runner(self, counting: bool) -> Runner:
+        """Return what does the same as `run` in fewer steps.
 
-        The parameters are those of `run`, which this does too: a function between the two would
-        cost every call more than what it would save here.
+        Parameters
+        ----------
+        counting : bool
+            Whether the launch takes the address of its stream's counters behind its other
+            pointers; what is returned finds it.
         """
-        handle = _streams.get(stream)
-        if handle is None:
-            handle = _stream(stream)
-        # A context may be missing, so that a status is no error yet.
-        place = None
-        status, state = self._is_capturing(handle)
-        if not status and not state:
-            status, number = self._number_of(handle)
-            place = PLACES.get(number)
-        if place is None:
-            place = counters_of(stream, self._ordinal)
-        pointers = (*pointers, place)
-        prepared = self._prepared.get(pointers)
-        if prepared is None:
-            prepared = self._prepare(pointers)
-        try:
-            self._start(stream, prepared.table, 0)
-        except self._refusals as error:
-            self._refused(error, stream, prepared)
+        # Names of a function's own cost less than attributes, and this runs in every call.
+        find, prepare, start = self._prepared.get, self._prepare, self._start
+        refused, refusals_of_launch = self._refused, self._refusals
+
+        def run(pointers: Pointers, stream: int, frontend: Frontend | None = None) -> None:
+            prepared = find(pointers)
+            if prepared is None:
+                prepared = prepare(pointers)
+            try:
+                start(stream, prepared.table, 0)
+            except refusals_of_launch as error:
+                refused(error, stream, prepared)
+
+        if not counting:
+            return run
+
+        api = driver()
+        is_capturing, number_of, ordinal = api.cuStreamIsCapturing, api.cuStreamGetId, self._ordinal
+        find_stream, find_place, legacy = _streams.get, PLACES.get, never_captured()
+
+        def run_counting(pointers: Pointers, stream: int, frontend: Frontend | None = None) -> None:
+            handle = find_stream(stream)
+            if handle is None:
+                handle = _stream(stream)
+            # A context may be missing, so that a status is no error yet.
+            status = state = place = None
+            if stream != legacy:
+                status, state = is_capturing(handle)
+            if not status and not state:
+                status, number = number_of(handle)
+                place = find_place(number)
+            if place is None:
+                place = counters_of(stream, ordinal)
+            pointers = (*pointers, place)
+            prepared = find(pointers)
+            if prepared is None:
+                prepared = prepare(pointers)
+            try:
+                start(stream, prepared.table, 0)
+            except refusals_of_launch as error:
+                refused(error, stream, prepared)
+
+        return run_counting
 
     def _prepare(self, pointers: Pointers) -> _Prepared:
         if self._layout.has_maps and not is_current(self._ordinal):

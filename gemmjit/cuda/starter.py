@@ -14,7 +14,7 @@ from typing import Any
 
 from gemmjit.cuda.driver import driver
 
-__all__ = ["LaunchRefusedError", "refusals", "starter"]
+__all__ = ["LaunchRefusedError", "never_captured", "refusals", "starter"]
 
 #: What CuPy's function takes; one that takes anything else is not used.
 _SIGNATURE = (
@@ -57,6 +57,16 @@ def refusals() -> tuple[type[Exception], ...]:
     """Return the exceptions of a launch that the driver refuses; each has a `status`."""
     module = _of_cupy()
     return (LaunchRefusedError,) if module is None else (module.CUDADriverError,)
+
+
+@cache
+def never_captured() -> int:
+    """Return a handle that a launch takes for a stream that no graph can capture; -1 for none.
+
+    To CuPy's function, 0 is the legacy default stream. The bindings can be told to take it for the
+    default stream of the thread, which can be captured.
+    """
+    return -1 if _of_cupy() is None else 0
 
 
 def starter(

@@ -41,8 +41,8 @@ class _Standing(threading.local):
 
 _STANDING = _Standing()
 
-#: Whether this process has overridden anything; most never do, and ask at every call.
-_ever_overridden = False
+#: Whether this process has overridden anything; most never do, and look here at every call.
+ever_overridden = False
 
 
 @cache
@@ -126,8 +126,8 @@ class override:
                 f"override: expected a directory of templates; got {str(path or directory)!r}. "
                 "Check the path"
             )
-        global _ever_overridden
-        _ever_overridden = True
+        global ever_overridden
+        ever_overridden = True
         self.directory = path
         self._token: Token[tuple[Path, ...]] | None = None
         _STANDING.paths = (path, *_STANDING.paths)
@@ -161,7 +161,7 @@ class override:
 
 def overridden() -> bool:
     """Return whether an `override` is in force; cheap enough for every call."""
-    return _ever_overridden and (bool(_SCOPED.get()) or bool(_STANDING.paths))
+    return ever_overridden and (bool(_SCOPED.get()) or bool(_STANDING.paths))
 
 
 def overlays() -> tuple[Path, ...]:

@@ -102,7 +102,8 @@ def test_calls_take_the_place_of_their_stream(gpu):
     fprop, w = operands(maker, "fprop")
     gemmjit.grouped_mm(fprop, w, offs=offs)
     assert claims_of(fake)[-1] == 0  # its order is the list's
-    fake.capturing.add(0)
+    maker.stream = 9
+    fake.capturing.add(9)
     for _ in range(2):
         gemmjit.grouped_mm(a, b, offs=offs)
     captured = claims_of(fake)[-2:]
