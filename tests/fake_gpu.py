@@ -173,6 +173,7 @@ class FakeDriver(types.SimpleNamespace):
     def cuStreamGetId(self, stream):
         if not self.contexts:
             return NO_CONTEXT, None
+        stream = stream or 1  # two handles of the legacy default stream
         owner = (
             threading.current_thread() if stream == 2 else self.contexts[-1] if stream < 2 else 0
         )
@@ -254,7 +255,7 @@ class CupyDriver:
 
 
 def install(
-    patch: pytest.MonkeyPatch, num_devices: int = 1, by_cupy: bool = True
+    patch: pytest.MonkeyPatch, num_devices: int = 1, by_cupy: bool = False
 ) -> FakeDriver:
     """Put a fake driver in the place of the bindings', with nothing remembered of another.
 
@@ -267,8 +268,6 @@ def install(
     patch.setitem(sys.modules, "cuda.bindings.driver", fake)
     ways = CupyDriver(fake) if by_cupy else None
     patch.setattr(starter_module, "_of_cupy", lambda: ways)
-    starter_module.refusals.cache_clear()
-    starter_module.never_captured.cache_clear()
     patch.setattr(library, "_kernels", {})
     patch.setattr(library, "_allowed", {})
     patch.setattr(launch_module, "_streams", {})
@@ -285,8 +284,6 @@ def forget() -> None:
     driver_module.driver.cache_clear()
     device_module.device.cache_clear()
     device_module.num_devices.cache_clear()
-    starter_module.refusals.cache_clear()
-    starter_module.never_captured.cache_clear()
     _calls.clear()
 
 
@@ -374,10 +371,10 @@ class CupyOnFake:
 
 
 @contextlib.contextmanager
-def framework(name: str, num_devices: int = 1, by_cupy: bool = True) -> Iterator[tuple[FakeDriver, Any]]:
+def framework(name: str, num_devices: int = 1) -> Iterator[tuple[FakeDriver, Any]]:
     """Give a fake driver, and a framework whose host arrays pass for those of its device 0."""
     with pytest.MonkeyPatch.context() as patch:
-        fake = install(patch, num_devices, by_cupy)
+        fake = install(patch, num_devices, by_cupy=name == "cupy")
         made = (TorchOnFake if name == "torch" else CupyOnFake)(patch, num_devices)
         try:
             yield fake, made

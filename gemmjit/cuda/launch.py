@@ -20,7 +20,7 @@ from gemmjit.cuda.device import current, is_current
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.library import load
 from gemmjit.cuda.packing import PACKING_ALIGNMENT, PackedArguments, pack
-from gemmjit.cuda.starter import never_captured, refusals, starter
+from gemmjit.cuda.starter import starter
 from gemmjit.cuda.tensormap import TENSOR_MAP_BYTES, TensorMapEncoder
 from gemmjit.errors import LaunchError
 from gemmjit.plan import Launch
@@ -63,8 +63,8 @@ class BoundLaunch:
         "_ordinal",
         "_prepared",
         "_recent",
-        "_refusals",
-        "_start",
+        "_run",
+        "_starter",
     )
 
     def __init__(self, launch: Launch, names: tuple[str, ...], ordinal: int) -> None:
@@ -76,8 +76,8 @@ class BoundLaunch:
         self._prepared: dict[Pointers, _Prepared] = {}
         self._recent: _Prepared | None = None
         function = int(load(launch.kernel, ordinal))
-        self._start = starter(function, launch.grid, launch.block, launch.smem_bytes)
-        self._refusals = refusals()
+        self._starter = starter(function, launch.grid, launch.block, launch.smem_bytes)
+        self._run = self.runner(counting=False)
 
     def run(self, pointers: Pointers, stream: int) -> None:
         """Launch, asynchronously.
@@ -89,13 +89,7 @@ class BoundLaunch:
         stream : int
             Stream handle.
         """
-        prepared = self._prepared.get(pointers)
-        if prepared is None:
-            prepared = self._prepare(pointers)
-        try:
-            self._start(stream, prepared.table, 0)
-        except self._refusals as error:
-            self._refused(error, stream, prepared)
+        self._run(pointers, stream)
 
     def runner(self, counting: bool) -> Runner:
         """Return what does the same as `run` in fewer steps.
@@ -107,32 +101,40 @@ class BoundLaunch:
             pointers; what is returned finds it.
         """
         # Names of a function's own cost less than attributes, and this runs in every call.
-        find, prepare, start = self._prepared.get, self._prepare, self._start
-        refused, refusals_of_launch = self._refused, self._refusals
+        start, takes_handles, refusals, never_captured = self._starter
+        find, prepare, refused = self._prepared.get, self._prepare, self._refused
+        find_stream = _streams.get
 
         def run(pointers: Pointers, stream: int, frontend: Frontend | None = None) -> None:
+            handle = find_stream(stream)
+            if handle is None:
+                handle = _stream(stream)
             prepared = find(pointers)
             if prepared is None:
                 prepared = prepare(pointers)
             try:
-                start(stream, prepared.table, 0)
-            except refusals_of_launch as error:
-                refused(error, stream, prepared)
+                answer = start(stream if takes_handles else handle, prepared.table, 0)
+            except refusals as error:
+                refused(error.status, stream, prepared)  # type: ignore[attr-defined]
+            else:
+                if answer is not None and answer[0]:
+                    refused(answer[0], stream, prepared)
 
         if not counting:
             return run
 
         api = driver()
         is_capturing, number_of, ordinal = api.cuStreamIsCapturing, api.cuStreamGetId, self._ordinal
-        find_stream, find_place, legacy = _streams.get, PLACES.get, never_captured()
+        find_place = PLACES.get
 
+        # As `run`, once more: a call of it would cost more than what is done here.
         def run_counting(pointers: Pointers, stream: int, frontend: Frontend | None = None) -> None:
             handle = find_stream(stream)
             if handle is None:
                 handle = _stream(stream)
             # A context may be missing, so that a status is no error yet.
             status = state = place = None
-            if stream != legacy:
+            if stream != never_captured:
                 status, state = is_capturing(handle)
             if not status and not state:
                 status, number = number_of(handle)
@@ -144,9 +146,12 @@ class BoundLaunch:
             if prepared is None:
                 prepared = prepare(pointers)
             try:
-                start(stream, prepared.table, 0)
-            except refusals_of_launch as error:
-                refused(error, stream, prepared)
+                answer = start(stream if takes_handles else handle, prepared.table, 0)
+            except refusals as error:
+                refused(error.status, stream, prepared)  # type: ignore[attr-defined]
+            else:
+                if answer is not None and answer[0]:
+                    refused(answer[0], stream, prepared)
 
         return run_counting
 
@@ -163,18 +168,19 @@ class BoundLaunch:
             prepared_then.pop(oldest, None)
         return prepared
 
-    def _refused(self, error: Any, stream: int, prepared: _Prepared) -> None:
+    def _refused(self, status: Any, stream: int, prepared: _Prepared) -> None:
         """Launch once more where a thread without a context was the reason; else raise."""
+        start, takes_handles, refusals, _ = self._starter
         if not is_current(self._ordinal):
             with current(self._ordinal):
                 try:
-                    self._start(stream, prepared.table, 0)
-                    return
-                except self._refusals as again:
-                    error = again
+                    answer = start(stream if takes_handles else _stream(stream), prepared.table, 0)
+                    status = 0 if answer is None else answer[0]
+                except refusals as error:
+                    status = error.status  # type: ignore[attr-defined]
         launch = self._launch
         check(
-            (driver().CUresult(error.status),),
+            (driver().CUresult(int(status)),),
             f"launch of {launch.kernel.entry} with grid {launch.grid}, block {launch.block}, "
             f"{launch.smem_bytes} bytes of dynamic shared memory",
         )

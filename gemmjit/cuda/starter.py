@@ -1,20 +1,20 @@
 """What hands a launch to the driver in the fewest steps of the host.
 
-CuPy's own way to the driver's function takes plain integers and costs a third of what the bindings
-add, which make objects of the stream and the status (0.10 of 0.29 us, both without the driver's
-part). It brings neither CuPy's arrays nor a context.
+Beside CuPy it is CuPy's own function: it takes plain integers and costs a third of what the
+bindings add, which make objects of the stream and the status (0.10 of 0.29 us, both without the
+driver's part). It is not used where CuPy is not: its first call would import all of CuPy.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from functools import cache, partial
-from importlib import import_module
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from gemmjit.cuda.driver import driver
 
-__all__ = ["LaunchRefusedError", "never_captured", "refusals", "starter"]
+__all__ = ["Starter", "starter"]
 
 #: What CuPy's function takes; one that takes anything else is not used.
 _SIGNATURE = (
@@ -25,53 +25,31 @@ _SIGNATURE = (
 )
 
 
-class LaunchRefusedError(Exception):
-    """The driver did not take a launch.
+class Starter(NamedTuple):
+    """One way to launch one kernel.
 
     Attributes
     ----------
-    status : int
-        A CUresult.
+    start : callable
+        It takes the stream, the host address of the table of parameters, and 0. It returns a tuple
+        with the status or, where it raises instead, None.
+    takes_handles : bool
+        Whether streams are passed as handles, plain integers; else as objects of the bindings.
+    refusals : tuple of type
+        What it raises if the driver refuses the launch; with a ``status``.
+    never_captured : int
+        A handle that means a stream which no graph can capture; -1 if there is none.
     """
 
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
-@cache
-def _of_cupy() -> Any:
-    """Return CuPy's module of driver functions, or None if it is not the one that is known."""
-    driver()  # initialised, so that it answers CuPy too
-    try:
-        module = import_module("cupy_backends.cuda.api.driver")
-        module.ctxGetCurrent()  # finds the driver's library, which is loaded lazily
-        known = module.launchKernel.__doc__.startswith(_SIGNATURE)
-        return module if known and issubclass(module.CUDADriverError, Exception) else None
-    except (AttributeError, ImportError, OSError, RuntimeError, TypeError):
-        return None
-
-
-@cache
-def refusals() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a launch that the driver refuses; each has a `status`."""
-    module = _of_cupy()
-    return (LaunchRefusedError,) if module is None else (module.CUDADriverError,)
-
-
-@cache
-def never_captured() -> int:
-    """Return a handle that a launch takes for a stream that no graph can capture; -1 for none.
-
-    To CuPy's function, 0 is the legacy default stream. The bindings can be told to take it for the
-    default stream of the thread, which can be captured.
-    """
-    return -1 if _of_cupy() is None else 0
+    start: Callable[[Any, int, int], Any]
+    takes_handles: bool
+    refusals: tuple[type[Exception], ...]
+    never_captured: int
 
 
 def starter(
     function: int, grid: tuple[int, ...], block: tuple[int, ...], smem_bytes: int
-) -> Callable[[int, int, int], Any]:
+) -> Starter:
     """Return what launches a kernel.
 
     Parameters
@@ -82,24 +60,31 @@ def starter(
         Blocks, and threads of a block.
     smem_bytes : int
         Dynamic shared memory of a block.
-
-    Returns
-    -------
-    callable
-        It takes the stream's handle, the host address of the table of parameters, and 0. It raises
-        one of `refusals`.
     """
     shape = (*grid, *block, smem_bytes)
+    api = driver()
     module = _of_cupy()
     if module is not None:
-        return partial(module.launchKernel, function, *shape)
-    api = driver()
+        start = partial(module.launchKernel, function, *shape)
+        return Starter(start, True, (module.CUDADriverError,), never_captured=0)
     # The bindings take a CUkernel too, but convert it anew at every launch.
-    launch = partial(api.cuLaunchKernel, api.CUfunction(function), *shape)
+    start = partial(api.cuLaunchKernel, api.CUfunction(function), *shape)
+    # A setting of the bindings makes 0 the default stream of the thread, which can be captured;
+    # else it is the one whose handle is 1.
+    numbers = [api.cuStreamGetId(api.CUstream(handle)) for handle in (0, 1)]
+    legacy = numbers[0] == numbers[1] and not numbers[0][0]
+    return Starter(start, False, (), never_captured=0 if legacy else -1)
 
-    def start(stream: int, table: int, extra: int) -> None:
-        (status,) = launch(stream, table, extra)
-        if status:
-            raise LaunchRefusedError(int(status))
 
-    return start
+def _of_cupy() -> Any:
+    """Return CuPy's module of driver functions, if CuPy is there and it is the one that we know."""
+    if "cupy" not in sys.modules:
+        return None
+    module = sys.modules.get("cupy_backends.cuda.api.driver")
+    try:
+        known = module.launchKernel.__doc__.startswith(_SIGNATURE)  # type: ignore[union-attr]
+        known = known and issubclass(module.CUDADriverError, Exception)  # type: ignore[union-attr]
+        module.ctxGetCurrent()  # type: ignore[union-attr] # it finds the driver's library
+    except (AttributeError, OSError, RuntimeError, TypeError):
+        return None
+    return module if known else None
