@@ -254,9 +254,7 @@ class CupyDriver:
             raise self.CUDADriverError(status)
 
 
-def install(
-    patch: pytest.MonkeyPatch, num_devices: int = 1, by_cupy: bool = False
-) -> FakeDriver:
+def install(patch: pytest.MonkeyPatch, num_devices: int = 1, by_cupy: bool = False) -> FakeDriver:
     """Put a fake driver in the place of the bindings', with nothing remembered of another.
 
     Kernels are launched by CuPy's way to the driver, or by the bindings.

@@ -34,7 +34,7 @@ MAX_PREPARED = 4096
 _MAX_STREAMS = 64
 
 Pointers = tuple[int, ...]
-Runner = Callable[[Pointers, int, Frontend], None]
+Runner = Callable[[Pointers, int, Frontend | None], None]
 
 _kept: deque[tuple[dict[Pointers, _Prepared], Pointers]] = deque()
 _streams: dict[int, Any] = {}
@@ -89,7 +89,7 @@ class BoundLaunch:
         stream : int
             Stream handle.
         """
-        self._run(pointers, stream)
+        self._run(pointers, stream, None)
 
     def runner(self, counting: bool) -> Runner:
         """Return what does the same as `run` in fewer steps.

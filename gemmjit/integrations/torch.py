@@ -158,6 +158,8 @@ class TorchFrontend(Frontend):
         known = self._known.get(signature)
         if known is None:
             known = _keep(self._known, signature, (_never, object(), False))
+        if self._guarded is None:
+            self._guarded = works()
         if self._guarded and not (pointer_a | pointer_b) & 15:
             self._expect(known, signature, mat_a, mat_b, offs)
         return known[1], inputs

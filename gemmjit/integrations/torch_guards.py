@@ -38,25 +38,34 @@ def check_for(*tensors: Any) -> Callable[..., bool]:
     return guards.check  # type: ignore[no-any-return]
 
 
+def works() -> bool | None:
+    """Return whether `check_for`, which is internal to torch, tells tensors apart as it says.
+
+    None where a mode of torch is on: it would have a say in the tensors that are made to find out.
+    """
+    if torch.overrides.has_torch_function_variadic(0) or torch._C._len_torch_dispatch_stack():
+        return None
+    return _tells_apart()
+
+
 @cache
-def works() -> bool:
-    """Return whether `check_for`, which is internal to torch, tells tensors apart as it says."""
+def _tells_apart() -> bool:
     try:
-        a = torch.empty((4, 6), dtype=torch.float16)
-        b = torch.empty_like(a)
-        check = check_for(a, b)
-        if not check(a, b) or not check(torch.empty_like(a), torch.empty_like(a)):
-            return False
-        others = (
-            a[:2],
-            torch.empty((6, 4), dtype=torch.float16).T,
-            a.to(torch.bfloat16),
-            torch.empty((4, 6), dtype=torch.float16, device="meta"),
-            torch._neg_view(a),
-            torch.empty_like(a, requires_grad=True),
-            torch.nn.Parameter(a, requires_grad=False),
-            a[None],
-        )
-        return not any(check(other, b) or check(a, other) for other in others)
+        with torch.inference_mode(False):
+            a, b = (torch.empty((4, 6), dtype=torch.float16, device="cpu") for _ in range(2))
+            check = check_for(a, b)
+            if not check(a, b) or not check(torch.empty_like(a), torch.empty_like(a)):
+                return False
+            others = (
+                a[:2],
+                a[None],
+                a.view(6, 4).T,
+                a.to(torch.bfloat16),
+                torch.empty_like(a, device="meta"),
+                torch._neg_view(a),
+                torch.empty_like(a, requires_grad=True),
+                torch.nn.Parameter(a, requires_grad=False),
+            )
+            return not any(check(other, b) or check(a, other) for other in others)
     except (AttributeError, RuntimeError, SystemError, TypeError):
         return False

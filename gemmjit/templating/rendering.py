@@ -24,6 +24,20 @@ from gemmjit.templating.paths import overlays, read_template, templates_root
 __all__ = ["render", "variables_of"]
 
 
+class _Environment(Environment):
+    """Jinja's, which compiles a text from the tree that `_facts` made of it, if it did."""
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = _trees.pop((name, source), None)
+        return tree if tree is not None else super()._parse(source, name, filename)
+
+
+#: Trees of texts that were looked at and not compiled yet; each serves once, since to compile it
+#: may change it.
+_trees: dict[tuple[str | None, str], nodes.Template] = {}
+_MAX_TREES = 256
+
+
 @lru_cache(maxsize=32)
 def _environment(above: tuple[Path, ...]) -> Environment:
     """Return the Jinja environment that sees the given directories before gemmjit's templates.
@@ -39,7 +53,7 @@ def _environment(above: tuple[Path, ...]) -> Environment:
             text += "\n"  # what includes it goes on in a line of its own
         return text, name, lambda: read_template(name, above) in (text, text[:-1])
 
-    return Environment(
+    return _Environment(
         block_start_string="/*%",
         block_end_string="%*/",
         variable_start_string="${",
@@ -142,19 +156,27 @@ class _Facts:
 def _facts(name: str, text: str) -> _Facts:
     environment = _environment(())
     tree = environment.parse(text, name, name)
-    assigned = {n.name for n in tree.find_all(nodes.Name) if n.ctx == "store"}
-    assigned |= {n.name for n in tree.find_all(nodes.Macro)}
-    assigned |= {n.target for n in tree.find_all(nodes.Import)}
-    for node in tree.find_all(nodes.FromImport):
-        assigned |= {n if isinstance(n, str) else n[1] for n in node.names}
+    assigned: set[str] = set()
     includes: list[tuple[str | None, int]] = []
-    for kind in (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends):
-        for found in tree.find_all(kind):
-            target: nodes.Expr = found.template  # type: ignore[attr-defined]
-            includes += [(name, found.lineno) for name in _targets(target)]
-    return _Facts(
-        frozenset(meta.find_undeclared_variables(tree)), frozenset(assigned), tuple(includes)
-    )
+    for node in tree.find_all((nodes.Name, nodes.Macro, nodes.Include, nodes.Import,
+                               nodes.FromImport, nodes.Extends)):  # fmt: skip
+        if isinstance(node, nodes.Name):
+            if node.ctx == "store":
+                assigned.add(node.name)
+            continue
+        if isinstance(node, nodes.Macro):
+            assigned.add(node.name)
+            continue
+        if isinstance(node, nodes.Import):
+            assigned.add(node.target)
+        elif isinstance(node, nodes.FromImport):
+            assigned |= {n if isinstance(n, str) else n[1] for n in node.names}
+        target: nodes.Expr = node.template  # type: ignore[attr-defined]
+        includes += [(found, node.lineno) for found in _targets(target)]
+    undeclared = frozenset(meta.find_undeclared_variables(tree))
+    if len(_trees) < _MAX_TREES:
+        _trees[name, text] = tree
+    return _Facts(undeclared, frozenset(assigned), tuple(includes))
 
 
 def _targets(node: nodes.Expr) -> Iterator[str | None]:

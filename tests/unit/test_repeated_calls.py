@@ -193,9 +193,10 @@ def test_threads_share_what_is_kept(torch_gpu):
     assert sum(map(len, fake.seen.values())) == 200 * len(own)
 
 
-def test_a_thread_without_a_context(torch_gpu):
-    fake, maker = torch_gpu
-    (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_thread_without_a_context(gpu, form):
+    fake, maker = gpu
+    (a, b), offs = operands(maker, form), maker.offsets(ENDS)
     out = gemmjit.grouped_mm(a, b, offs=offs)
     fake.contexts.clear()
     for result in (out, None):
@@ -230,8 +231,9 @@ def test_arguments_that_no_key_can_hold(torch_gpu, given):
             gemmjit.grouped_mm(a, b, offs=offs, **more[given], **wrong)
 
 
-def test_a_launch_that_the_driver_refuses(torch_gpu, monkeypatch):
-    fake, maker = torch_gpu
+def test_a_launch_that_the_driver_refuses(gpu, monkeypatch):
+    """By the bindings for torch, by CuPy's function for CuPy."""
+    fake, maker = gpu
     (a, b), offs = operands(maker, "fprop"), maker.offsets(ENDS)
     monkeypatch.setattr(fake, "cuLaunchKernel", lambda *_: (type(fake.cuInit(0)[0])(700),), False)
     for _turn in range(2):
