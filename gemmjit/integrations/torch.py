@@ -129,10 +129,9 @@ class TorchFrontend(Frontend):
                 return None
             if (mat_a.requires_grad or mat_b.requires_grad) and torch.is_grad_enabled():
                 return None
-            dtype_a = mat_a.dtype
-            # A pending sign comes from the imaginary part of a conjugate, and no complex type is
-            # made of two bfloat16, nor of whole numbers.
-            if dtype_a is not _BF16 and (mat_a.is_neg() or mat_b.is_neg()):
+            # bfloat16 and whole numbers, of which no complex type is made, have a pending sign of
+            # torch._neg_view alone; but a wrong result would not show.
+            if mat_a.is_neg() or mat_b.is_neg() or offs.is_neg():
                 return None
             signature = (
                 mat_a.shape,

@@ -13,16 +13,8 @@ from gemmjit.cuda import counters
 from gemmjit.errors import LaunchError
 
 
-@pytest.fixture
-def gpu():
-    """A fake driver and torch."""
-    pytest.importorskip("torch")
-    with framework("torch") as made:
-        yield made
-
-
-def test_streams_have_places_of_their_own(gpu):
-    fake, _ = gpu
+def test_streams_have_places_of_their_own(torch_gpu):
+    fake, _ = torch_gpu
     places = [counters.place_of(stream, False) for stream in (0, 2, 55, 1, 2, 55)]
     assert places[:3] == places[3:]
     assert len(set(places)) == 3
@@ -99,8 +91,8 @@ def claims_of(fake):
     return [seen.claims for seen in fake.launches]
 
 
-def test_calls_take_the_place_of_their_stream(gpu):
-    fake, maker = gpu
+def test_calls_take_the_place_of_their_stream(torch_gpu):
+    fake, maker = torch_gpu
     (a, b), offs = operands(maker, "wgrad"), maker.offsets(ENDS)
     for stream in (0, 9, 0, 9, None):
         gemmjit.grouped_mm(a, b, offs=offs, stream=stream)

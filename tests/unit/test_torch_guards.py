@@ -76,7 +76,9 @@ def test_what_no_repeated_call_can_take(gpu):
         (a, b, None),
         (a, None, offs),
         (a.to_sparse(), b, offs),
-        (torch._neg_view(a.half()), b.half(), offs),
+        (torch._neg_view(a), b, offs),
+        (a, torch._neg_view(b), offs),
+        (a, b, torch._neg_view(offs)),
     ):
         assert kind_of(maker, *other) is None
     a.requires_grad_()
