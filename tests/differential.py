@@ -60,7 +60,8 @@ def run_micro(micro: Micro, ordinal: int = 0) -> Bytes:
         bound = BoundPlan(micro.plan(), tuple(arrays), ordinal)
         some = next(iter(arrays.values()))
         stream = cupy.cuda.get_current_stream()
-        bound.run(tuple(a.data.ptr for a in arrays.values()), stream.ptr, frontend_of(some, "a"))
+        *inputs, last = (a.data.ptr for a in arrays.values())
+        bound.run(tuple(inputs), last, stream.ptr, frontend_of(some, "a"))
         stream.synchronize()
         return {name: array.get() for name, array in arrays.items()}
 

@@ -83,7 +83,9 @@ class CupyFrontend(Frontend):
         if not _constructs_in_two_steps():
             return partial(cupy.ndarray, shape, dtype.numpy)
         new = cupy._core.core._ndarray_base.__new__
-        return partial(_construct, new, cupy.ndarray, shape, dtype.numpy)
+        # CuPy finds NumPy's own types by their classes quicker than by their dtypes.
+        kind = dtype.numpy if dtype is BF16 else dtype.numpy.type
+        return partial(_construct, new, cupy.ndarray, shape, kind)
 
     def current_stream(self, device: int) -> int:
         """Return the handle of CuPy's current stream."""
@@ -113,7 +115,7 @@ def _construct(new: Any, array_type: type, shape: tuple[int, ...], dtype: Any) -
 @cache
 def _constructs_in_two_steps() -> bool:
     """Return whether `_construct`, which is internal to CuPy, makes what ``cupy.ndarray`` makes."""
-    for shape, dtype in (((3, 5), np.dtype(np.float32)), ((2, 3, 4), BF16.numpy)):
+    for shape, dtype in (((3, 5), np.float32), ((2, 3, 4), BF16.numpy)):
         try:
             new = cupy._core.core._ndarray_base.__new__
             made = _construct(new, cupy.ndarray, shape, dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from gemmjit.arrays import Frontend
 from gemmjit.cuda.device import current, is_current, num_devices
 from gemmjit.cuda.driver import check, driver
-from gemmjit.cuda.launch import BoundLaunch, counters_of, is_capturing
+from gemmjit.cuda.launch import BoundLaunch, Runner, counters_of, is_capturing
 from gemmjit.cuda.library import is_loaded
 from gemmjit.dtypes import U8
 from gemmjit.errors import CaptureError, InvalidProblemError
@@ -39,7 +38,7 @@ class BoundPlan:
         with current(ordinal):
             self._launches = [BoundLaunch(launch, names, ordinal) for launch in plan.launches]
 
-    def runner(self) -> Callable[[tuple[int, ...], int, Frontend], None]:
+    def runner(self) -> Runner:
         """Return `run`, or the shortest way to the same.
 
         With one device in the process, a context that is current is the right one; a thread that
@@ -52,23 +51,25 @@ class BoundPlan:
                 return self._launches[0].runner(counting=True)
         return self.run
 
-    def run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
+    def run(self, inputs: tuple[int, ...], out: int, stream: int, frontend: Frontend) -> None:
         """Launch everything, asynchronously.
 
         Parameters
         ----------
-        pointers : tuple of int
-            Device address of each operand.
+        inputs : tuple of int
+            Device address of each operand but the last.
+        out : int
+            That of the last one, which is written.
         stream : int
             Stream handle.
         frontend : Frontend
             Whose pool the workspaces come from; it may reuse them in stream order right away.
         """
         if is_current(self.ordinal):
-            self._run(pointers, stream, frontend)
+            self._run((*inputs, out), stream, frontend)
         else:
             with current(self.ordinal):
-                self._run(pointers, stream, frontend)
+                self._run((*inputs, out), stream, frontend)
 
     def _run(self, pointers: tuple[int, ...], stream: int, frontend: Frontend) -> None:
         held = []  # workspaces live until the last launch has been given to the stream

@@ -25,7 +25,7 @@ from gemmjit.cuda.tensormap import TENSOR_MAP_BYTES, TensorMapEncoder
 from gemmjit.errors import LaunchError
 from gemmjit.plan import Launch
 
-__all__ = ["MAX_PREPARED", "BoundLaunch", "counters_of", "is_capturing"]
+__all__ = ["MAX_PREPARED", "BoundLaunch", "Runner", "counters_of", "is_capturing"]
 
 #: Packed arguments kept, of all launches together, the newest ones; each takes about a kilobyte.
 MAX_PREPARED = 4096
@@ -34,7 +34,8 @@ MAX_PREPARED = 4096
 _MAX_STREAMS = 64
 
 Pointers = tuple[int, ...]
-Runner = Callable[[Pointers, int, Frontend | None], None]
+#: Takes addresses that are read, the address of the result, stream and frontend.
+Runner = Callable[[Pointers, int, int, Frontend], None]
 
 _kept: deque[tuple[dict[Pointers, _Prepared], Pointers]] = deque()
 _streams: dict[int, Any] = {}
@@ -63,7 +64,6 @@ class BoundLaunch:
         "_ordinal",
         "_prepared",
         "_recent",
-        "_run",
         "_starter",
     )
 
@@ -77,7 +77,6 @@ class BoundLaunch:
         self._recent: _Prepared | None = None
         function = int(load(launch.kernel, ordinal))
         self._starter = starter(function, launch.grid, launch.block, launch.smem_bytes)
-        self._run = self.runner(counting=False)
 
     def run(self, pointers: Pointers, stream: int) -> None:
         """Launch, asynchronously.
@@ -89,10 +88,18 @@ class BoundLaunch:
         stream : int
             Stream handle.
         """
-        self._run(pointers, stream, None)
+        prepared = self._prepared.get(pointers) or self._prepare(pointers)
+        start, takes_handles, refusals, _ = self._starter
+        try:
+            answer = start(stream if takes_handles else _stream(stream), prepared.table, 0)
+        except refusals as error:
+            self._refused(error.status, stream, prepared)  # type: ignore[attr-defined]
+        else:
+            if answer is not None and answer[0]:
+                self._refused(answer[0], stream, prepared)
 
     def runner(self, counting: bool) -> Runner:
-        """Return what does the same as `run` in fewer steps.
+        """Return what does the same as `run` in fewer steps, for a plan of this launch alone.
 
         Parameters
         ----------
@@ -105,10 +112,11 @@ class BoundLaunch:
         find, prepare, refused = self._prepared.get, self._prepare, self._refused
         find_stream = _streams.get
 
-        def run(pointers: Pointers, stream: int, frontend: Frontend | None = None) -> None:
+        def run(inputs: Pointers, out: int, stream: int, frontend: Frontend) -> None:
             handle = find_stream(stream)
             if handle is None:
                 handle = _stream(stream)
+            pointers = (*inputs, out)
             prepared = find(pointers)
             if prepared is None:
                 prepared = prepare(pointers)
@@ -128,7 +136,7 @@ class BoundLaunch:
         find_place = PLACES.get
 
         # As `run`, once more: a call of it would cost more than what is done here.
-        def run_counting(pointers: Pointers, stream: int, frontend: Frontend | None = None) -> None:
+        def run_counting(inputs: Pointers, out: int, stream: int, frontend: Frontend) -> None:
             handle = find_stream(stream)
             if handle is None:
                 handle = _stream(stream)
@@ -141,7 +149,7 @@ class BoundLaunch:
                 place = find_place(number)
             if place is None:
                 place = counters_of(stream, ordinal)
-            pointers = (*pointers, place)
+            pointers = (*inputs, out, place)
             prepared = find(pointers)
             if prepared is None:
                 prepared = prepare(pointers)
@@ -280,7 +288,7 @@ def _runs(
 
 
 def _stream(stream: int) -> Any:
-    """Return the object that the bindings take for a stream without converting it."""
+    """Return the object that the bindings take for a stream without converting it; keep it."""
     if len(_streams) >= _MAX_STREAMS:
         _streams.clear()
     handle = _streams[stream] = driver().CUstream(stream)

@@ -30,7 +30,7 @@ from gemmjit.ops.validation import check_overlap, problem_of, result_shape
 
 __all__ = ["GpuCall"]
 
-Launch = Callable[[tuple[int, ...], int, Frontend], None]
+Launch = Callable[[tuple[int, ...], int, int, Frontend], None]
 
 
 class GpuCall:
@@ -149,11 +149,10 @@ class GpuCall:
         launch = self._launch
         if launch is None:
             return out
-        pointers = (*inputs, self._pointer(out))
         if stream is None:
-            launch(pointers, self._read_stream(), self._frontend)
+            launch(inputs, self._pointer(out), self._read_stream(), self._frontend)
         else:
-            self._run_on(stream, launch, pointers)
+            self._run_on(stream, launch, inputs, self._pointer(out))
         return out
 
     def run_into(
@@ -183,14 +182,13 @@ class GpuCall:
         launch = self._launch
         if launch is None:
             return out
-        pointers = (*inputs, pointer_out)
         if stream is None:
-            launch(pointers, self._read_stream(), self._frontend)
+            launch(inputs, pointer_out, self._read_stream(), self._frontend)
         else:
-            self._run_on(stream, launch, pointers)
+            self._run_on(stream, launch, inputs, pointer_out)
         return out
 
-    def _run_on(self, stream: Any, launch: Launch, pointers: tuple[int, ...]) -> None:
+    def _run_on(self, stream: Any, launch: Launch, inputs: tuple[int, ...], out: int) -> None:
         """Launch on a stream of the caller's choice.
 
         Operands, result and workspaces belong to the current stream: it goes first, and waits.
@@ -198,10 +196,10 @@ class GpuCall:
         now = self._read_stream()
         handle = executor.stream_handle(stream)
         if handle == now:
-            launch(pointers, now, self._frontend)
+            launch(inputs, out, now, self._frontend)
             return
         executor.order_streams(now, handle, self._ordinal)
-        launch(pointers, handle, self._frontend)
+        launch(inputs, out, handle, self._frontend)
         executor.order_streams(handle, now, self._ordinal)
 
 
