@@ -87,10 +87,10 @@ def plan_ladder(
         if spec.variant.schedule == "compact":
             workspaces += (Workspace("tiles", nbytes=_TILE_BYTES * (num_tiles + 1)),)
             before = (_list_launch(problem, spec, workspaces, row_tiles, offs_is_int64),)
-    if spec.kernel.claims_tiles(config):
-        workspaces += (Workspace("claims", nbytes=_CLAIMS_BYTES, lasting=True),)
     # Blocks of a kernel that is made to run on take their turns at an exact list too.
     grid = min(num_tiles, resident_blocks) if persistent else num_tiles
+    if spec.kernel.claims_tiles(config) and grid < num_tiles:
+        workspaces += (Workspace("claims", nbytes=_CLAIMS_BYTES, lasting=True),)
     if grid > _MAX_GRID_X:
         raise InvalidProblemError(
             f"grid: expected at most {_MAX_GRID_X} tiles; got {grid}. Split the call by groups"

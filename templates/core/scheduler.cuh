@@ -65,7 +65,7 @@ struct Scheduler {
 
   // After the last tile: the last block of the grid leaves the counters as it found them, zero.
   __device__ __forceinline__ void release_claims(const Arguments& args) {
-    if ((threadIdx.x & 31) != 0) return;
+    if ((threadIdx.x & 31) != 0 || args.claims == nullptr) return;
     if (atomicAdd(args.claims + 1, 1) == int(gridDim.x) - 1) {
       args.claims[0] = 0;
       args.claims[1] = 0;

@@ -44,8 +44,13 @@ __device__ __forceinline__ GroupSizes look_at_groups(const Grouping& grouping) {
 }
 
 // Lets the scheduler take turns where that is the faster way. Whole warp.
-__device__ __forceinline__ void choose_turns(Scheduler& scheduler, const Grouping& grouping) {
+__device__ __forceinline__ void choose_turns(Scheduler& scheduler, const Arguments& args) {
+  const Grouping& grouping = args.grouping;
   const int groups = grouping.num_groups;
+  if (args.claims == nullptr) {   // no block gets a second tile
+    scheduler.in_turn = true;
+    return;
+  }
   if constexpr (FORM == FORM_RAGGED_K) {
     if (!PINGPONG || scheduler.by_rows == nullptr || groups == 0) return;
     const int first = scheduler.by_rows[0];   // the largest

@@ -61,7 +61,7 @@ __device__ __forceinline__ void produce(const Arguments& args, const TensorMap* 
     const Slot tile = next_slot(base, slots);
     mbarrier_arrive(empty_barrier(base + SLOT_BARRIERS, slots));
     if (tile.m_valid == 0) return;
-    if (ORDER == ORDER_CLAIMED) mbarrier_arrive(base + TAKEN_BARRIER);
+    if (ORDER == ORDER_CLAIMED && is_deep(tile.k_count)) mbarrier_arrive(base + TAKEN_BARRIER);
     const int boxes = ceil_div(tile.m_valid, ROWS);
     for (int k = 0; k < tile.k_count; k += BLOCK_K, stages.advance()) {
       mbarrier_wait(empty_barrier(base + STAGE_BARRIERS, stages), stages.parity ^ 1);

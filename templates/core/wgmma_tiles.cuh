@@ -10,13 +10,17 @@ __device__ __forceinline__ Slot* slot_at(const SlotRing& ring) {
   return reinterpret_cast<Slot*>(smem + SLOTS) + ring.place;
 }
 
+// Whether a tile is longer than the ring of stages, so that it takes a while to load.
+__device__ __forceinline__ bool is_deep(int k_count) { return k_count > NUM_STAGES * BLOCK_K; }
+
 __device__ __forceinline__ void schedule(const Arguments& args, u32 base, int lane) {
   Scheduler scheduler(args);
   SlotRing slots;
   if (SORTED && args.grouping.num_groups <= MAX_SORTED) {
     scheduler.by_rows = reinterpret_cast<const u16*>(smem + SORTED_GROUPS);
   }
-  for (int number = 0;; ++number) {
+  int taken = 0;   // deep tiles that were handed over
+  for (bool first = true;; first = false) {
     Tile tile{};
     const bool more = scheduler.next(args, tile);
     const int k_count = SHAPE_K != 0 && tile.k1 != 0 ? SHAPE_K : tile.k1 - tile.k0;
@@ -29,14 +33,11 @@ __device__ __forceinline__ void schedule(const Arguments& args, u32 base, int la
     __syncwarp();
     if (!more) break;
     if (ORDER == ORDER_CLAIMED) {
-      if (number == 0) choose_turns(scheduler, args.grouping);   // while the first tile is loaded
+      if (first) choose_turns(scheduler, args);   // while the first tile is loaded
       // Not before the tile has found a place: what is claimed waits for nobody else. And not before
       // it is loaded, if that takes a while: what is claimed early is started late, when neighbours
-      // have read the same B already (under skew 2 to 3 % hot; H200, 2026-11-30). A wait that finds
-      // the barrier two phases behind ends early, which costs nothing but that.
-      if (!scheduler.in_turn && k_count > NUM_STAGES * BLOCK_K) {
-        mbarrier_wait(base + TAKEN_BARRIER, number & 1);
-      }
+      // have read the same B already (under skew 2 to 3 % hot; H200, 2026-11-30).
+      if (!scheduler.in_turn && is_deep(k_count)) mbarrier_wait(base + TAKEN_BARRIER, taken++ & 1);
       scheduler.claim(args);
     }
   }
