@@ -15,15 +15,19 @@ def origin_block(results: Results) -> str:
     record = results.get("tune")
     if record is None:
         return missing("tune")
-    device, source = record["device"], record["source"]
-    commit = (source["commit"] or "an unknown commit")[:10]
-    if source["dirty"]:
-        commit += " with changes"
+    device = record["device"]
+    heads = [result.get("run", record) for result in record["results"]] or [record]
+    commits, days = [], []
+    for head in heads:
+        source = head["source"]
+        commit = (source["commit"] or "an unknown commit")[:10]
+        commits.append(commit + " with changes" * source["dirty"])
+        days.append(head["date"][:10])
     rounds = {n for result in record["results"] for n in result["rounds"].values()}
     span = " to ".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else "no"
     return (
-        f"One {device['name']}, driver {device['driver'] or 'unknown'}, gemmjit {commit}, "
-        f"{record['date'][:10]}; {span} rounds. All numbers: `docs/benchmarks/{FILES['tune'][0]}`."
+        f"One {device['name']}, driver {device['driver'] or 'unknown'}, gemmjit "
+        f"{', '.join(dict.fromkeys(commits))}, {', '.join(dict.fromkeys(days))}; {span} rounds. All numbers: `docs/benchmarks/{FILES['tune'][0]}`."
     )
 
 

@@ -38,9 +38,9 @@ def declare_host(parser: argparse.ArgumentParser) -> None:
     add_common(parser)
     parser.add_argument(
         "--case",
-        default="rows=60:groups=4:k=64:n=64",
-        help="as for grouped; small, so that the device does not hold the host up (default: "
-        "rows=60:groups=4:k=64:n=64)",
+        default="rows=9000:groups=150:k=64:n=128",
+        help="as for grouped; small, so that the device does not hold the host up, but with more "
+        "tiles than multiprocessors, which are claimed (default: rows=9000:groups=150:k=64:n=128)",
     )
     parser.add_argument(
         "--form", default="fprop,dgrad,wgrad", help="products (default: fprop,dgrad,wgrad)"

@@ -8,7 +8,7 @@ from pathlib import Path
 from doc_figures import block
 
 from gemmjit.arch import Arch
-from gemmjit.bench.cases import CASES, Workload
+from gemmjit.bench.cases import CASES, Workload, case_of
 from gemmjit.kernels import KERNELS
 from gemmjit.selection.hardware import GPUS
 from gemmjit.selection.heuristic import choose
@@ -81,10 +81,12 @@ def test_without_the_file_the_blocks_say_so():
 def test_the_published_picks_are_those_of_today():
     """Of the model and the rules, on what was measured; the model's are within its limit."""
     published = json.loads((BENCHMARKS / "tune_h200.json").read_text(encoding="utf-8"))
-    assert len(published["results"]) == 3 * (len(CASES) - 1)  # one of the cases shares a bucket
+    named = [result for result in published["results"] if not result["drawn"]]
+    assert len(named) == 3 * (len(CASES) - 1)  # one of the cases shares a bucket
+    assert len(published["results"]) - len(named) >= 16
     for result in published["results"]:
         work = result["workload"]
-        case = CASES[work["case"]]
+        case = case_of(work["case"])
         problem = Workload(case, work["form"]).problem(result["layout"])
         sizes = power_law(case.rows, case.num_groups, 0.0)
         times = {
@@ -95,7 +97,7 @@ def test_the_published_picks_are_those_of_today():
         assert check["model"]["tile"] == f"k3 {min(times, key=times.__getitem__)}"
         kernel, config = choose(problem, Arch(90))
         assert check["heuristic"]["tile"] == f"{kernel.name} {config}"
-        assert check["heuristic"]["ratio"] < 1.03
+        assert check["heuristic"]["ratio"] < (1.06 if result["drawn"] else 1.03)
     assert is_within([result["check"] for result in published["results"]], "model")
 
 
