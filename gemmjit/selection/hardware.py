@@ -102,8 +102,8 @@ _H200 = Gpu(
     num_sms=132,
     tensor_peak=_H200_PEAK,
     fma_peak=59e12,
-    dram=States(hot=4.577e12, cool=4.436e12),
-    l2=States(hot=15.75e12, cool=13.67e12),
+    dram=States(hot=4.684e12, cool=4.688e12),
+    l2=States(hot=11.01e12, cool=12.13e12),
 )
 
 
@@ -134,19 +134,17 @@ def gpu_for(arch: Arch) -> Gpu:
 # k3 by (form, block_m, block_n, pingpong). Tiles of 64 rows were measured on products bound by
 # memory alone, which say nothing of their arithmetic: 95 % of their taller neighbours' shares.
 _K3 = {
-    ("ragged_m", 128, 192, True): Pace(States(0.740, 0.822), 569e-9, 15e-9),
-    ("ragged_m", 128, 128, True): Pace(States(0.731, 0.795), 526e-9, 15e-9),
-    ("ragged_m", 64, 128, True): Pace(States(0.694, 0.755), 455e-9, 15e-9),
-    ("ragged_m", 64, 256, True): Pace(States(0.703, 0.781), 447e-9, 15e-9),
-    ("ragged_m", 128, 256, False): Pace(
-        States(0.706, 0.789), 329e-9, 83e-9, 0.965
-    ),  # ladder, 2,048 rows
-    ("ragged_m", 256, 128, False): Pace(States(0.670, 0.789), 642e-9, 88e-9, 0.93),
+    ("ragged_m", 128, 192, True): Pace(States(0.761, 0.859), 878e-9, 15e-9),
+    ("ragged_m", 128, 128, True): Pace(States(0.873, 0.951), 953e-9, 15e-9),
+    ("ragged_m", 64, 128, True): Pace(States(0.842, 0.751), 61e-9, 15e-9),
+    ("ragged_m", 64, 256, True): Pace(States(0.674, 0.756), 1066e-9, 15e-9),
+    ("ragged_m", 128, 256, False): Pace(States(0.715, 0.864), 1731e-9, 83e-9, 0.965),
+    ("ragged_m", 256, 128, False): Pace(States(0.714, 0.842), 2221e-9, 88e-9, 0.93),
     # wgrad with claimed tiles. Its share of the bandwidth is smaller: as many bytes are written as
     # read where groups are short.
-    ("ragged_k", 128, 192, True): Pace(States(0.712, 0.828), 237e-9, 31e-9, 0.856),
-    ("ragged_k", 128, 128, True): Pace(States(0.715, 0.808), 296e-9, 59e-9, 0.815),
-    ("ragged_k", 256, 128, False): Pace(States(0.652, 0.844), 642e-9, 88e-9, 0.987),
+    ("ragged_k", 128, 192, True): Pace(States(0.739, 0.931), 362e-9, 43e-9, 0.819),
+    ("ragged_k", 128, 128, True): Pace(States(0.690, 0.815), 501e-9, 0e-9, 0.712),
+    ("ragged_k", 256, 128, False): Pace(States(0.706, 0.862), 714e-9, 83e-9, 0.966),
 }
 # Stages of those; each stage fewer costs this share of the rate (the ladder, 16,384 rows).
 _K3_STAGES = {

@@ -154,6 +154,8 @@ def _k3_config(problem: Problem, block_m: int) -> Config:
         return _k3_wgrad_config(problem)
     groups = min(problem.num_groups, problem.rows)
     mean = _mean_rows(problem)
+    if problem.chain.accumulates and mean > _FEW_ROWS:
+        return _K3_SQUARE  # it reads D ahead, for which wide tiles have no registers
     if block_m > _TILE_HEIGHTS[-1]:
         return min(_K3_RATES, key=partial(_computing_time, groups, mean, problem.n))
     if mean > _FEW_ROWS:
@@ -183,7 +185,9 @@ def _k3_wgrad_config(problem: Problem) -> Config:
     fills = -problem.m % _K3_TALL.block_m <= _K3_MAX_WASTE * problem.m
     if fills and not _SHORT_GROUP < mean <= _LONG_GROUP:
         return _K3_TALL
-    return _K3_WGRAD_WIDE if waste <= _K3_MAX_WASTE else _K3_WGRAD_SQUARE
+    if waste > _K3_MAX_WASTE or problem.chain.accumulates:  # as in fprop
+        return _K3_WGRAD_SQUARE
+    return _K3_WGRAD_WIDE
 
 
 def _mean_rows(problem: Problem) -> int:

@@ -17,7 +17,7 @@ __all__ = ["Work", "work_of"]
 _ROWS = 64  # of a block that k3 can leave out of a tile
 # What a tile with one block of two costs over half of a whole one: its only product in each step
 # hides less of the wait for the next.
-_HALF_TILE = 1.3
+_HALF_TILE = 1.4
 _MANY_TILES = 1 << 18  # beyond this, waves are so many that the mean says enough
 _MANY_CLAIMS = 1 << 14  # likewise, where claims even out what is left
 

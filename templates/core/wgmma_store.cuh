@@ -139,6 +139,14 @@ __device__ __forceinline__ void store_by_tma(const Arguments& args, const float 
   }
 }
 
+// Pairs of columns of a thread in a row, and how many of them are read before the first is stored,
+// where D is added to. Each read behind the store before it, so that all waited for each other, an
+// accumulating wgrad of 256 rows a group took 1309 us, a plain store of FP32 318 (H200, 2026-11-30).
+constexpr int PAIRS = BLOCK_N / FOLD / 8;
+// Tiles of 192 accumulators a thread have no registers for more than one.
+constexpr int AHEAD = !ACCUMULATES || BLOCKS * BLOCK_N / 2 > 128 ? 1 : PAIRS % 8 == 0 ? 8 : 4;
+static_assert(PAIRS % AHEAD == 0, "no pair is left over");
+
 // Stores a block of 64 rows straight from registers.
 __device__ __forceinline__ void store_from_registers(const Arguments& args,
                                                      const float (&acc)[BLOCK_N / 2], int row0,
@@ -155,12 +163,22 @@ __device__ __forceinline__ void store_from_registers(const Arguments& args,
     out_t* to = d + m * args.stride_dm;
     if constexpr (GATE == GATE_NONE || HALVES) {
 #pragma unroll
-      for (int c = 0; c < BLOCK_N / FOLD / 8; ++c) {
-        const int n = c * 8 + lane % 4 * 2;
-        float y[4];
-        place.finish(y, acc + c * 4, c * 8);
-        Epilogue::store_pair(to + n * args.stride_dn, args.stride_dn, y[half * 2], y[half * 2 + 1],
-                             (dim_n - n0) / FOLD - n);
+      for (int first = 0; first < PAIRS; first += AHEAD) {
+        Pair<out_t> old[AHEAD] = {};
+#pragma unroll
+        for (int i = 0; i < (ACCUMULATES ? AHEAD : 0); ++i) {
+          const int n = (first + i) * 8 + lane % 4 * 2;
+          old[i] = Epilogue::load_pair(to + n * args.stride_dn, args.stride_dn,
+                                       (dim_n - n0) / FOLD - n);
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+          const int c = first + i, n = c * 8 + lane % 4 * 2;
+          float y[4];
+          place.finish(y, acc + c * 4, c * 8);
+          Epilogue::store_pair(to + n * args.stride_dn, args.stride_dn, y[half * 2],
+                               y[half * 2 + 1], old[i], (dim_n - n0) / FOLD - n);
+        }
       }
     } else {
 #pragma unroll

@@ -79,16 +79,18 @@ def test_the_models_pick_is_near_the_best(run, case, form, rows, even):
 
 
 def test_predicted_times_are_near_the_measured_ones():
+    """Of tiles whose own rates were fitted, on the named products."""
     errors = {"hot": [], "cool": []}
     for row in DATA["results"]:
         if row["kernel"] == "k3" and row["run"] == "named":
             found = predicted(row)
-            errors["hot"].append(np.log(found.hot_us / row["us"]["hot"]))
-            errors["cool"].append(np.log(found.cool_us / row["us"]["cool"]))
+            if found.measured:
+                errors["hot"].append(np.log(found.hot_us / row["us"]["hot"]))
+                errors["cool"].append(np.log(found.cool_us / row["us"]["cool"]))
     for state in errors.values():
-        assert len(state) > 60
-        assert np.abs(state).max() < 0.12
-        assert np.sqrt(np.mean(np.square(state))) < 0.045
+        assert len(state) > 150
+        assert np.abs(state).max() < 0.14
+        assert np.sqrt(np.mean(np.square(state))) < 0.055
 
 
 def test_older_kernels_are_ranked_below_and_near_what_was_measured():
