@@ -17,8 +17,9 @@ from gemmjit.cli.bench_common import (
     names_of,
     write_record,
 )
+from gemmjit.cli.choices import file_path
 from gemmjit.cli.numbers import positive, whole
-from gemmjit.errors import InvalidProblemError
+from gemmjit.errors import ManifestError
 
 __all__ = [
     "declare_counters",
@@ -162,15 +163,21 @@ def _print_ncu(arguments: argparse.Namespace) -> None:
 
 def declare_counters(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench counters``."""
-    parser.add_argument("csv_file", type=Path, metavar="CSV", help="standard output of ncu --csv")
+    parser.add_argument(
+        "csv_file", type=file_path, metavar="CSV", help="standard output of ncu --csv"
+    )
     parser.add_argument(
         "--manifest",
-        type=Path,
+        type=file_path,
         metavar="FILE",
         help="what gemmjit bench profile --json wrote in that run: names the products",
     )
     parser.add_argument(
-        "--json", dest="json_file", type=Path, metavar="FILE", help="write the fields to a file"
+        "--json",
+        dest="json_file",
+        type=file_path,
+        metavar="FILE",
+        help="write the fields to a file",
     )
 
 
@@ -180,7 +187,7 @@ def run_counters_command(arguments: argparse.Namespace) -> int:
     from gemmjit.bench.profiling import METRICS, counters, read_ncu
     from gemmjit.bench.report import text_table
 
-    launches = read_ncu(arguments.csv_file.read_text())
+    launches = read_ncu(_text_of("csv", arguments.csv_file))
     record: dict[str, Any] = {"kind": "counters"}
     if arguments.manifest:
         profile = _json_of("manifest", arguments.manifest)
@@ -202,16 +209,29 @@ def run_counters_command(arguments: argparse.Namespace) -> int:
 
 
 def _json_of(name: str, path: Path) -> dict[str, Any]:
+    """Return the object that a file holds; what of it goes into a record can be written again."""
+    text = _text_of(name, path)
     try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
-        raise InvalidProblemError(
+        found = json.loads(text)
+        again = [[[[found]]]]  # deeper than the record, and the stack below it, will be
+        json.dumps(again, indent=1, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(
             f"{name}: expected a JSON file; {path}: {error}. Give it what "
             "gemmjit bench profile --json wrote"
         ) from error
     if not isinstance(found, dict):
-        raise InvalidProblemError(
+        raise ManifestError(
             f"{name}: expected a JSON object; {path} holds a {type(found).__name__}. Give it what "
             "gemmjit bench profile --json wrote"
         )
     return found
+
+
+def _text_of(name: str, path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ManifestError(
+            f"{name}: expected a file of UTF-8; {path}: {error}. Write it again"
+        ) from error
