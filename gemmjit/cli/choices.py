@@ -14,11 +14,12 @@ from gemmjit.kernels import Kernel
 
 __all__ = [
     "arch_list",
+    "architecture",
+    "architectures",
     "directory",
     "file_path",
     "json_object",
     "merged",
-    "natural",
     "pairs",
     "setting",
     "tile",
@@ -42,23 +43,6 @@ def setting(text: str) -> dict[str, Any]:
         return {name: json.loads(value)}
     except ValueError:
         return {name: {"True": True, "False": False}.get(value, value)}
-
-
-def natural(text: str) -> int:
-    """Read a count that may be zero.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        If it is negative or no integer.
-    """
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0; got {text!r}")
-    return value
 
 
 def merged(settings: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -117,6 +101,28 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"expected a JSON object; got {text!r}")
     return value
+
+
+def architecture(text: str) -> str:
+    """Check that an architecture is named, for argparse; which, others look at.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If the text is blank, which is not the default, or has digits of other scripts.
+    """
+    if not text.strip() or not text.isascii():
+        raise argparse.ArgumentTypeError(
+            f"expected a name such as sm_80, sm_90a or sm_100f; got {text!r}. Leave it out for "
+            "the default"
+        )
+    return text
+
+
+def architectures(text: str) -> str:
+    """Check that a list with commas names an architecture, as `architecture` does."""
+    architecture(text.replace(",", " "))
+    return text
 
 
 def arch_list(text: str) -> list[Arch]:

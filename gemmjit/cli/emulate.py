@@ -13,7 +13,7 @@ from gemmjit.arch import Arch
 from gemmjit.build import build
 from gemmjit.cli import choices
 from gemmjit.cli.emulated_case import EmulatedCase, make_case
-from gemmjit.cli.numbers import row_counts
+from gemmjit.cli.numbers import row_counts, whole
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.emulator import Report, Trace, emulating
 from gemmjit.emulator.async_engine import POLICIES
@@ -68,7 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="ragged_m",
         help="(rows, k) @ (G, k, n), or (k, rows) @ (rows, n) (default: ragged_m)",
     )
-    parser.add_argument("--arch", help="architecture (default: GEMMJIT_ARCH, else sm_90a)")
+    parser.add_argument(
+        "--arch",
+        type=choices.architecture,
+        help="architecture (default: GEMMJIT_ARCH, else sm_90a)",
+    )
     parser.add_argument(
         "--policy",
         choices=POLICIES,
@@ -78,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=choices.natural,
+        type=whole(0),
         default=0,
         help="of --policy random, and of the data (default: 0)",
     )

@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fields of the variant that differ from the defaults, as in out_dtype=float32 "
         "b_k_major=true, or one JSON object",
     )
-    parser.add_argument("--arch", help="architecture (default: GEMMJIT_ARCH, else sm_90a)")
+    parser.add_argument(
+        "--arch",
+        type=choices.architecture,
+        help="architecture (default: GEMMJIT_ARCH, else sm_90a)",
+    )
     parser.add_argument(
         "--problem",
         type=choices.pairs,
