@@ -77,17 +77,19 @@ def row_counts(text: str) -> tuple[int, ...]:
     return rows
 
 
-def integers(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
-    """Return what reads whole numbers within limits, separated by commas, for argparse."""
+def integers(least: int, most: int) -> Callable[[str], str]:
+    """Return what checks whole numbers within limits, separated by commas, for argparse."""
     one = whole(least, most)
 
-    def read(text: str) -> tuple[int, ...]:
+    def read(text: str) -> str:
         try:
-            return tuple(one(part.strip()) for part in text.split(","))
+            for part in text.split(","):
+                one(part.strip())
         except argparse.ArgumentTypeError:
             raise argparse.ArgumentTypeError(
                 f"expected whole numbers from {least} to {most}, as in 8,64; got {text!r}"
             ) from None
+        return text
 
     return read
 

@@ -77,7 +77,17 @@ def table(launches, *, process="2529", before="4 calls of gemmjit_k1\n"):
 
 
 def test_the_command_profiles_what_is_between_start_and_stop(capsys):
-    words = (*RUN, *WORDS, "--config", "k1:block_m=64,num_stages=3", "--json", "a dir/p.json")
+    words = (
+        "--calls",
+        "5",
+        "--skip",
+        "3",
+        *WORDS,
+        "--config",
+        "k1:block_m=64,num_stages=3",
+        "--json",
+        "a dir/p.json",
+    )
     assert cli.main(["bench", "profile", *words, "--print-ncu"]) == 0
     profiler, reader = map(shlex.split, capsys.readouterr().out.splitlines())
     assert profiler[:3] == ["ncu", "--clock-control", "none"]
