@@ -10,7 +10,9 @@ from typing import Any
 
 from gemmjit.arch import Arch
 from gemmjit.config import Config
-from gemmjit.kernels import Kernel
+from gemmjit.dtypes import DType, dtype_of
+from gemmjit.errors import InvalidDtypeError
+from gemmjit.kernels import KERNELS, Kernel
 
 __all__ = [
     "arch_list",
@@ -20,10 +22,39 @@ __all__ = [
     "file_path",
     "json_object",
     "merged",
+    "operand_dtype",
     "pairs",
+    "result_dtype",
     "setting",
     "tile",
 ]
+
+
+def operand_dtype(text: str) -> DType:
+    """Read an element type that operands can have.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If no kernel takes it; of the types of gemmjit, some are of offsets alone.
+    """
+    return _dtype(text, [one for kernel in KERNELS.values() for one in kernel.in_dtypes])
+
+
+def result_dtype(text: str) -> DType:
+    """Read an element type that a result can have, as `operand_dtype` does."""
+    return _dtype(text, [one for kernel in KERNELS.values() for one in kernel.out_dtypes])
+
+
+def _dtype(text: str, known: list[DType]) -> DType:
+    try:
+        found = dtype_of(text)
+    except InvalidDtypeError:
+        found = None
+    if found is None or found not in known:
+        names = ", ".join(dict.fromkeys(one.name for one in known))
+        raise argparse.ArgumentTypeError(f"expected one of {names}; got {text!r}. Pick one")
+    return found
 
 
 def setting(text: str) -> dict[str, Any]:
