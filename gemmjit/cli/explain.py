@@ -48,10 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="(rows, k) @ (G, k, n), or (k, rows) @ (rows, n) (default: ragged_m)",
     )
     parser.add_argument(
-        "--dtype", default="bfloat16", help="element type of the operands (default: bfloat16)"
+        "--dtype",
+        type=choices.operand_dtype,
+        default="bfloat16",
+        help="element type of the operands (default: bfloat16)",
     )
     parser.add_argument(
-        "--out-dtype", help="element type of the result (default: that of the operands)"
+        "--out-dtype",
+        type=choices.result_dtype,
+        help="element type of the result (default: that of the operands)",
     )
     parser.add_argument(
         "--b-k-major",

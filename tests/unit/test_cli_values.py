@@ -1,6 +1,7 @@
 """Values that an option does not take: exit status 2, and a message that names the option."""
 
 import pytest
+from command_line import run_json
 
 from gemmjit import cli
 
@@ -69,3 +70,58 @@ def test_spaces_between_numbers_are_none_of_them(capsys):
 def test_a_blank_architecture_is_not_the_default(capsys, argv, arch):
     said = refused(capsys, *argv, "--arch", arch)
     assert "argument --arch: expected a name such as sm_80, sm_90a or sm_100f; got" in said
+
+
+PROBLEM = {"rows": "100", "groups": "4", "n": "64", "k": "64"}
+
+
+@pytest.mark.parametrize(
+    ("others", "status"),
+    [
+        ({}, 0),
+        ({"dtype": "float32"}, 0),
+        ({"dtype": "int32"}, 2),
+        ({"dtype": "float8"}, 2),
+        ({"out-dtype": "int32"}, 2),
+        ({"out-dtype": "float8"}, 2),
+        ({"form": "ragged_k", "epilogue": "bias"}, 1),
+        ({"form": "ragged_k", "epilogue": "accumulate", "out-dtype": "float32"}, 0),
+        ({"epilogue": "none_such"}, 2),
+        ({"epilogue": "accumulate"}, 2),
+        ({"form": "ragged_n"}, 2),
+        ({"groups": str(2**20 + 1)}, 2),
+        ({"rows": str(2**31 - 1), "n": str(2**31 - 1)}, 0),
+        ({"rows": str(2**31)}, 2),
+    ],
+)
+def test_inspect_and_explain_agree(capsys, others, status):
+    given = PROBLEM | others
+    pairs = ",".join(f"{name.replace('-', '_')}={value}" for name, value in given.items())
+    for argv in (
+        ["explain", *(f"--{name}={value}" for name, value in given.items())],
+        ["inspect", "--problem", pairs],
+    ):
+        try:
+            found = cli.main(argv)
+        except SystemExit as end:
+            found = end.code
+        told = "".join(capsys.readouterr())
+        assert found == status, (argv, told)
+        assert ("No kernel can serve this problem" in told) is (status == 1)
+
+
+def test_what_nothing_serves_has_no_choice(capsys):
+    words = ("inspect", "--problem", "rows=9,groups=3,n=8,k=8,form=ragged_k,epilogue=bias")
+    found = run_json(capsys, *words, status=1)
+    assert found["chosen"] is None
+    assert not [one for one in found["candidates"] if one["verdict"] in ("chosen", "possible")]
+
+
+def test_a_type_is_refused_with_those_that_there_are(capsys):
+    for argv, option in (
+        ((*EXPLAIN, "--sizes", "5", "--dtype", "int32"), "argument --dtype"),
+        (("emulate", "k3", "--out-dtype", "int32"), "argument --out-dtype"),
+        (("inspect", "--problem", "rows=9,groups=3,n=8,k=8,dtype=int32"), "problem: dtype"),
+    ):
+        said = refused(capsys, *argv)
+        assert f"{option}: expected one of bfloat16, float16, float32; got 'int32'" in said
