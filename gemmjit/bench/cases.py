@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -9,9 +10,13 @@ from typing import Literal, get_args
 from gemmjit.dtypes import BF16, DType
 from gemmjit.errors import InvalidProblemError
 from gemmjit.problem import Problem
+from gemmjit.variant import MAX_SHAPE
 from gemmjit.workloads import power_law
 
-__all__ = ["CASES", "Case", "Pass", "Workload", "case_of", "passes_of"]
+__all__ = ["CASES", "MAX_GROUPS", "Case", "Pass", "Workload", "case_of", "passes_of"]
+
+#: A routing takes memory for each group.
+MAX_GROUPS = 2**20
 
 #: The three products of training a linear layer.
 Pass = Literal["fprop", "dgrad", "wgrad"]
@@ -190,24 +195,40 @@ def case_of(text: str) -> Case:
     Raises
     ------
     InvalidProblemError
-        If it is neither.
+        If it is neither, a size or the sum of rows is above `gemmjit.variant.MAX_SHAPE`, or there
+        are more than `MAX_GROUPS` groups.
     """
     if text in CASES:
         return CASES[text]
     fields = dict(part.split("=", 1) for part in text.split(":") if part.count("=") == 1)
     try:
-        spare = int(fields.pop("spare", "0"))
-        k, n = int(fields.pop("k")), int(fields.pop("n"))
+        spare = _size(fields.pop("spare", "0"))
+        k, n = _size(fields.pop("k")), _size(fields.pop("n"))
         if "sizes" in fields:
-            sizes = [int(size) for size in fields.pop("sizes").split("/")]
+            sizes = [_size(size) for size in fields.pop("sizes").split("/")]
         else:
-            rows, groups = int(fields.pop("rows")), int(fields.pop("groups"))
-            sizes = power_law(rows, groups, float(fields.pop("skew", "0"))).tolist()
+            rows, groups = _size(fields.pop("rows")), _size(fields.pop("groups"))
+            if groups > MAX_GROUPS:
+                raise ValueError
+            sizes = power_law(rows, groups, _number(fields.pop("skew", "0"))).tolist()
     except (KeyError, ValueError) as error:
         raise InvalidProblemError(_expected(text)) from error
-    if fields or k < 1 or n < 1 or spare < 0 or not sizes or min(sizes) < 0 or not sum(sizes):
+    if fields or not k or not n or not 0 < sum(sizes) <= MAX_SHAPE - spare:
         raise InvalidProblemError(_expected(text))
     return Case(text, tuple(sizes), k, n, spare)
+
+
+def _size(text: str) -> int:
+    """Read ASCII digits; raise ValueError if they are none, or no dimension can be so long."""
+    if not re.fullmatch("[0-9]+", text) or int(text) > MAX_SHAPE:
+        raise ValueError(text)
+    return int(text)
+
+
+def _number(text: str) -> float:
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return float(text)
 
 
 def passes_of(names: Sequence[str]) -> tuple[Pass, ...]:
@@ -228,5 +249,6 @@ def passes_of(names: Sequence[str]) -> tuple[Pass, ...]:
 def _expected(text: str) -> str:
     return (
         f"case: expected one of {', '.join(CASES)}, or sizes as in "
-        f"rows=4096:groups=32:k=1024:n=2048:skew=1.2 or sizes=4/0/17:k=64:n=128; got {text!r}"
+        "rows=4096:groups=32:k=1024:n=2048:skew=1.2 or sizes=4/0/17:k=64:n=128, of one row or "
+        f"more, none above {MAX_SHAPE}, at most {MAX_GROUPS} groups; got {text!r}"
     )

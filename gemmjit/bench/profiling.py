@@ -7,14 +7,13 @@ of a program: here it only counts. Clocks stay as they are (``--clock-control no
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gemmjit.errors import InvalidProblemError
+from gemmjit.errors import ManifestError
 
 __all__ = ["METRICS", "SECTIONS", "counters", "ncu_command", "read_ncu"]
 
@@ -93,7 +92,7 @@ def read_ncu(text: str) -> list[dict[str, float | str]]:
     Parameters
     ----------
     text : str
-        Its standard output; lines that belong to no table are skipped.
+        Its standard output; lines that belong to no table, which begin with no quote, are skipped.
 
     Returns
     -------
@@ -104,26 +103,47 @@ def read_ncu(text: str) -> list[dict[str, float | str]]:
 
     Raises
     ------
-    InvalidProblemError
-        If there is no table in the text, or several that differ in their columns.
+    ManifestError
+        If there is no table in the text, or several that differ in their columns, or a row that
+        has not a cell for each column.
     """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
-        raise InvalidProblemError(
+        raise ManifestError(
             'ncu: expected a CSV table that begins with "ID"; found none. '
             "Run it with --csv, and give this command its standard output"
         )
-    rows = []
-    for row in csv.DictReader(io.StringIO("\n".join(lines[start:]))):
-        if row["ID"] != "ID":
-            rows.append(row)
-        elif any(name != cell for name, cell in row.items()):
-            raise InvalidProblemError(
-                "ncu: expected one table, or several with the same columns; got others. "
-                "Give this command the output of one run"
-            )
+    rows = list(_rows(lines, start))
     return list(_details(rows) if rows and "Metric Name" in rows[0] else _raw(rows))
+
+
+def _rows(lines: Sequence[str], start: int) -> Iterator[dict[str, str]]:
+    """Yield the rows of the table whose head is line `start`, by the names of their columns."""
+    numbers = [i for i in range(start, len(lines)) if lines[i].startswith('"')]
+    reader = csv.reader(lines[i] for i in numbers)
+    try:
+        head = next(reader)
+        for row in reader:
+            if row[0] == "ID":
+                if row == head:
+                    continue
+                raise ManifestError(
+                    "ncu: expected one table, or several with the same columns; got others. "
+                    "Give this command the output of one run"
+                )
+            if len(row) != len(head):
+                raise ManifestError(
+                    f"ncu: line {numbers[reader.line_num - 1] + 1}: expected {len(head)} cells, "
+                    f"one for each column; got {len(row)}. Give this command the output of one "
+                    "run, as it was written"
+                )
+            yield dict(zip(head, row, strict=True))
+    except csv.Error as error:
+        raise ManifestError(
+            f"ncu: line {numbers[reader.line_num - 1] + 1}: expected a row of CSV; got an error: "
+            f"{error}. Give this command the output of one run, as it was written"
+        ) from error
 
 
 def counters(launch: Mapping[str, float | str]) -> dict[str, Any]:

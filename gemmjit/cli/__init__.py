@@ -99,6 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"gemmjit {named}: {error.filename}: {error.strerror}", file=sys.stderr)
         return _FAILED
+    except MemoryError as error:  # sizes that a kernel could serve, but not this machine
+        print(f"gemmjit {named}: not enough memory: {error}. Use smaller sizes", file=sys.stderr)
+        return _FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status

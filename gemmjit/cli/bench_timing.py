@@ -5,19 +5,27 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gemmjit.bench.cases import CASES, case_of, passes_of
+from gemmjit.bench.cases import CASES, MAX_GROUPS, case_of, passes_of
 from gemmjit.cli.bench_common import (
+    accepted,
     add_timing,
+    config_in,
     config_of,
-    integers_of,
+    forms_in,
     is_complete,
+    kernel_in,
+    kernels_in,
+    layouts_in,
     names_of,
     open_run,
     origin_of,
+    require_tile,
     say_drawn,
     write_record,
 )
-from gemmjit.cli.numbers import at_least, positive
+from gemmjit.cli.numbers import at_least, integer, integers, names, whole
+from gemmjit.errors import InvalidProblemError
+from gemmjit.variant import MAX_SHAPE
 
 __all__ = [
     "declare_epilogues",
@@ -31,15 +39,21 @@ __all__ = [
 ]
 
 
+_size = whole(1, MAX_SHAPE)
+
+
 def declare_grouped(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench grouped``."""
     parser.add_argument(
         "--case",
+        type=names,
         default=",".join(CASES),
         help="names, or sizes as in rows=4096:groups=32:k=1024:n=2048:skew=1.2 "
         f"(default: {', '.join(CASES)})",
     )
-    parser.add_argument("--form", default="fprop", help="fprop, dgrad, wgrad (default: fprop)")
+    parser.add_argument(
+        "--form", type=forms_in, default="fprop", help="fprop, dgrad, wgrad (default: fprop)"
+    )
     parser.add_argument(
         "--vs",
         default="torch,cublas,padded,deepgemm,quack",
@@ -48,6 +62,7 @@ def declare_grouped(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--layout",
+        type=layouts_in,
         default="nn,nt",
         help="of the weights: nn (G, k, n), nt (G, n, k), or both (default: nn,nt)",
     )
@@ -121,9 +136,13 @@ def _list(arguments: argparse.Namespace) -> int:
 def declare_ladder(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench ladder``."""
     parser.add_argument(
-        "--case", help="as for grouped; the first whose groups are equal is the even one"
+        "--case",
+        type=names,
+        help="as for grouped; the first whose groups are equal is the even one",
     )
-    parser.add_argument("--kernels", help="kernels to measure, as in k0,k1,k2 (default: all)")
+    parser.add_argument(
+        "--kernels", type=kernels_in, help="kernels to measure, as in k0,k1,k2 (default: all)"
+    )
     add_timing(parser)
 
 
@@ -154,46 +173,67 @@ def run_ladder_command(arguments: argparse.Namespace) -> int:
 def declare_scheduling(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench scheduling``."""
     parser.add_argument(
-        "--groups", default="8,64,256,1024", help="numbers of groups (default: 8,64,256,1024)"
+        "--groups",
+        type=integers(1, MAX_GROUPS),
+        default="8,64,256,1024",
+        help="numbers of groups (default: 8,64,256,1024)",
     )
-    parser.add_argument("--few", type=positive, default=4, help="rows per group, few (default: 4)")
+    parser.add_argument("--few", type=_size, default=4, help="rows per group, few (default: 4)")
     parser.add_argument(
-        "--many", type=positive, default=128, help="rows per group, many (default: 128)"
+        "--many", type=_size, default=128, help="rows per group, many (default: 128)"
     )
-    parser.add_argument("--k", type=positive, default=512, help="input features (default: 512)")
-    parser.add_argument("--n", type=positive, default=512, help="output features (default: 512)")
+    parser.add_argument("--k", type=_size, default=512, help="input features (default: 512)")
+    parser.add_argument("--n", type=_size, default=512, help="output features (default: 512)")
     parser.add_argument(
         "--skew", type=at_least(0), default=0.8, help="of the many rows (default: 0.8)"
     )
     parser.add_argument(
         "--capacity",
-        type=positive,
+        type=_size,
         default=4,
         help="rows of the roomy buffer over routed rows; 1 for no such buffer (default: 4)",
     )
-    parser.add_argument("--kernel", help="kernel whose default tile is used (default: the choice)")
     parser.add_argument(
-        "--config", action="append", default=[], help="a further contender: k1:block_m=64,..."
+        "--kernel",
+        type=kernel_in,
+        help="kernel whose default tile is used (default: the choice)",
+    )
+    parser.add_argument(
+        "--config",
+        type=config_in,
+        action="append",
+        default=[],
+        help="a further contender: k1:block_m=64,...",
     )
     add_timing(parser)
 
 
 def run_scheduling_command(arguments: argparse.Namespace) -> int:
     """Run ``gemmjit bench scheduling``; 1 if the default is missing in a cell."""
+    from gemmjit.bench.cases import Workload
     from gemmjit.bench.report import grouped_table
     from gemmjit.bench.scheduling import Sizes, run_scheduling, scheduling_cases
     from gemmjit.dtypes import dtype_of
 
     sizes = Sizes(
-        groups=tuple(integers_of("groups", arguments.groups)),
+        groups=tuple(integer(part) for part in names_of(arguments.groups)),
         few=arguments.few,
         many=arguments.many,
         k=arguments.k,
         n=arguments.n,
         skew=arguments.skew,
     )
+    rows = max(sizes.groups) * max(sizes.few, sizes.many) * arguments.capacity
+    if rows > MAX_SHAPE:
+        raise InvalidProblemError(
+            "groups, few, many, capacity: expected at most "
+            f"{MAX_SHAPE} rows in a buffer; got {rows}. Ask for fewer"
+        )
     extra = [config_of(text) for text in arguments.config]
     cases = scheduling_cases(sizes)
+    dtype = dtype_of(arguments.dtype)
+    for config in extra:
+        require_tile(config, [Workload(case, "fprop", dtype).problem() for case in cases])
     bench = open_run(arguments, len(cases))
     record = {**origin_of(arguments, bench), "kind": "scheduling", "results": []}
 
@@ -208,7 +248,7 @@ def run_scheduling_command(arguments: argparse.Namespace) -> int:
         capacity=arguments.capacity,
         kernel=arguments.kernel,
         extra=extra,
-        dtype=dtype_of(arguments.dtype),
+        dtype=dtype,
     )
     print(grouped_table(results))
     return 0 if is_complete(results, "default") else 1
@@ -216,23 +256,34 @@ def run_scheduling_command(arguments: argparse.Namespace) -> int:
 
 def declare_epilogues(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench epilogues``."""
-    from gemmjit.bench.epilogues import EPILOGUES
+    from gemmjit.bench.epilogues import EPILOGUES, epilogue_names
 
     parser.add_argument(
-        "--case", default="seed1-16k-s0", help="as for grouped (default: seed1-16k-s0)"
+        "--case",
+        type=names,
+        default="seed1-16k-s0",
+        help="as for grouped (default: seed1-16k-s0)",
     )
-    parser.add_argument("--form", default="fprop", help="fprop, dgrad, wgrad (default: fprop)")
+    parser.add_argument(
+        "--form", type=forms_in, default="fprop", help="fprop, dgrad, wgrad (default: fprop)"
+    )
     parser.add_argument(
         "--epilogues",
+        type=accepted(lambda text: epilogue_names(names_of(names(text)), "fprop")),
         default=",".join(EPILOGUES),
         help=f"chains of steps beside store (default: {', '.join(EPILOGUES)})",
     )
     parser.add_argument(
         "--layout",
+        type=layouts_in,
         default="nn,nt",
         help="of the weights: nn (G, k, n), nt (G, n, k), or both (default: nn,nt)",
     )
-    parser.add_argument("--kernel", help="kernel whose default tile is used (default: the choice)")
+    parser.add_argument(
+        "--kernel",
+        type=kernel_in,
+        help="kernel whose default tile is used (default: the choice)",
+    )
     add_timing(parser)
 
 
@@ -245,8 +296,8 @@ def run_epilogues_command(arguments: argparse.Namespace) -> int:
 
     dtype = dtype_of(arguments.dtype)
     forms = passes_of(names_of(arguments.form))
-    names = names_of(arguments.epilogues)
-    expected = {form: epilogue_names(names, form) for form in forms}
+    chains = names_of(arguments.epilogues)
+    expected = {form: epilogue_names(chains, form) for form in forms}
     workloads = [
         Workload(case_of(name), form, dtype) for name in names_of(arguments.case) for form in forms
     ]
@@ -260,7 +311,7 @@ def run_epilogues_command(arguments: argparse.Namespace) -> int:
         write_record(arguments, record)
 
     results = run_epilogues(
-        bench, workloads, keep, epilogues=names, layouts=layouts, config=arguments.kernel
+        bench, workloads, keep, epilogues=chains, layouts=layouts, config=arguments.kernel
     )
     print(grouped_table(results))
     complete = [

@@ -13,12 +13,18 @@ from gemmjit.bench.cases import case_of, passes_of
 from gemmjit.cli.bench_common import (
     add_common,
     command_of,
+    config_in,
     config_of,
+    forms_in,
+    kernel_in,
     names_of,
+    open_backend,
+    require_tile,
     write_record,
 )
-from gemmjit.cli.numbers import positive, whole
-from gemmjit.errors import InvalidProblemError
+from gemmjit.cli.choices import file_path
+from gemmjit.cli.numbers import at_least, names, positive, whole
+from gemmjit.errors import ManifestError
 
 __all__ = [
     "declare_counters",
@@ -43,7 +49,10 @@ def declare_host(parser: argparse.ArgumentParser) -> None:
         "tiles than multiprocessors, which are claimed (default: rows=9000:groups=150:k=64:n=128)",
     )
     parser.add_argument(
-        "--form", default="fprop,dgrad,wgrad", help="products (default: fprop,dgrad,wgrad)"
+        "--form",
+        type=forms_in,
+        default="fprop,dgrad,wgrad",
+        help="products (default: fprop,dgrad,wgrad)",
     )
     parser.add_argument(
         "--calls", type=positive, default=2000, help="of each contender (default: 2000)"
@@ -59,16 +68,17 @@ def run_host_command(arguments: argparse.Namespace) -> int:
     from gemmjit.bench.cell import say
     from gemmjit.bench.host_run import host_table, run_host
     from gemmjit.bench.provenance import provenance
-    from gemmjit.bench.setup import choose_backend, open_telemetry
+    from gemmjit.bench.setup import open_telemetry
 
-    backend = choose_backend(arguments.backend, arguments.device)
+    case = case_of(arguments.case)
+    backend = open_backend(arguments)
     provider = open_telemetry(backend, say)
     record = {
         **provenance(backend, provider, command_of(arguments), arguments.commit),
         "kind": "host",
         **run_host(
             backend,
-            case_of(arguments.case),
+            case,
             passes_of(names_of(arguments.form)),
             calls=arguments.calls,
             batch=arguments.batch,
@@ -85,19 +95,25 @@ def run_host_command(arguments: argparse.Namespace) -> int:
 def declare_profile(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench profile``."""
     add_common(parser)
-    parser.add_argument("--kernel", help="kernel (default: what gemmjit chooses)")
-    parser.add_argument(
-        "--config", help="kernel and tile instead, as in k1:block_m=64,num_stages=3"
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--kernel", type=kernel_in, help="kernel (default: what gemmjit chooses)")
+    what.add_argument(
+        "--config", type=config_in, help="kernel and tile instead, as in k1:block_m=64,num_stages=3"
     )
     parser.add_argument(
-        "--case", default="seed1-16k-s0", help="as for grouped, several with commas"
+        "--case", type=names, default="seed1-16k-s0", help="as for grouped, several with commas"
     )
-    parser.add_argument("--form", default="fprop", help="fprop, dgrad, wgrad: all, of each case")
+    parser.add_argument(
+        "--form", type=forms_in, default="fprop", help="fprop, dgrad, wgrad: all, of each case"
+    )
     parser.add_argument("--layout", default="nn", choices=("nn", "nt"), help="of the weights")
     parser.add_argument("--calls", type=positive, default=14, help="calls of each (default: 14)")
     parser.add_argument("--skip", type=whole(0), default=11, help="of them warm up (default: 11)")
     parser.add_argument(
-        "--budget", type=float, metavar="SECONDS", help="begin no product later than this"
+        "--budget",
+        type=at_least(0, open_end=True),
+        metavar="SECONDS",
+        help="begin no product later than this",
     )
     parser.add_argument(
         "--print-ncu", action="store_true", help="print the commands that profile this, and end"
@@ -110,15 +126,19 @@ def run_profile_command(arguments: argparse.Namespace) -> int:
     from gemmjit.bench.cell import say
     from gemmjit.bench.profile_run import Calls, run_profile
     from gemmjit.bench.provenance import provenance
-    from gemmjit.bench.setup import choose_backend
 
     forms = passes_of(names_of(arguments.form))
     cases = [case_of(name) for name in names_of(arguments.case)]
+    workloads = [Workload(case, form) for case in cases for form in forms]
+    config: Any = arguments.kernel
+    if arguments.config is not None:
+        config = config_of(arguments.config)
+        require_tile(config, [work.problem(arguments.layout) for work in workloads])
     calls = Calls(arguments.skip, arguments.calls - arguments.skip)
     if arguments.print_ncu:
         _print_ncu(arguments)
         return 0
-    backend = choose_backend(arguments.backend, arguments.device)
+    backend = open_backend(arguments)
     record = {
         **provenance(backend, None, command_of(arguments), arguments.commit),
         "kind": "profile",
@@ -134,10 +154,10 @@ def run_profile_command(arguments: argparse.Namespace) -> int:
 
     record["skipped"] = run_profile(
         backend,
-        [Workload(case, form) for case in cases for form in forms],
+        workloads,
         calls,
         keep,
-        config=config_of(arguments.config) if arguments.config else arguments.kernel,
+        config=config,
         layout=arguments.layout,
         seconds=arguments.budget,
     )
@@ -162,15 +182,21 @@ def _print_ncu(arguments: argparse.Namespace) -> None:
 
 def declare_counters(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``gemmjit bench counters``."""
-    parser.add_argument("csv_file", type=Path, metavar="CSV", help="standard output of ncu --csv")
+    parser.add_argument(
+        "csv_file", type=file_path, metavar="CSV", help="standard output of ncu --csv"
+    )
     parser.add_argument(
         "--manifest",
-        type=Path,
+        type=file_path,
         metavar="FILE",
         help="what gemmjit bench profile --json wrote in that run: names the products",
     )
     parser.add_argument(
-        "--json", dest="json_file", type=Path, metavar="FILE", help="write the fields to a file"
+        "--json",
+        dest="json_file",
+        type=file_path,
+        metavar="FILE",
+        help="write the fields to a file",
     )
 
 
@@ -180,7 +206,7 @@ def run_counters_command(arguments: argparse.Namespace) -> int:
     from gemmjit.bench.profiling import METRICS, counters, read_ncu
     from gemmjit.bench.report import text_table
 
-    launches = read_ncu(arguments.csv_file.read_text())
+    launches = read_ncu(_text_of("csv", arguments.csv_file))
     record: dict[str, Any] = {"kind": "counters"}
     if arguments.manifest:
         profile = _json_of("manifest", arguments.manifest)
@@ -202,16 +228,29 @@ def run_counters_command(arguments: argparse.Namespace) -> int:
 
 
 def _json_of(name: str, path: Path) -> dict[str, Any]:
+    """Return the object that a file holds; what of it goes into a record can be written again."""
+    text = _text_of(name, path)
     try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
-        raise InvalidProblemError(
+        found = json.loads(text)
+        again = [[[[found]]]]  # deeper than the record, and the stack below it, will be
+        json.dumps(again, indent=1, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(
             f"{name}: expected a JSON file; {path}: {error}. Give it what "
             "gemmjit bench profile --json wrote"
         ) from error
     if not isinstance(found, dict):
-        raise InvalidProblemError(
+        raise ManifestError(
             f"{name}: expected a JSON object; {path} holds a {type(found).__name__}. Give it what "
             "gemmjit bench profile --json wrote"
         )
     return found
+
+
+def _text_of(name: str, path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ManifestError(
+            f"{name}: expected a file of UTF-8; {path}: {error}. Write it again"
+        ) from error

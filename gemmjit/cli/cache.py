@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _size(text: str) -> int:
-    size = parse_size(text)
+    size = parse_size(text) if text.isascii() else None  # as for whole numbers
     if size is None:
         raise argparse.ArgumentTypeError(f"expected a size such as 512M or 2G; got {text!r}")
     return size

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gemmjit.arch import Arch, targets_for
+from gemmjit.arch import Arch
+from gemmjit.bench.cases import MAX_GROUPS
+from gemmjit.cli import choices
 from gemmjit.config import Config
-from gemmjit.constraints import map_violations, variant_for, violations
-from gemmjit.errors import InvalidProblemError
+from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
-from gemmjit.schedule import row_utilization, tile_list
+from gemmjit.schedule import row_utilization
 from gemmjit.selection import choose
+from gemmjit.selection.admission import reasons_against
 from gemmjit.workloads import power_law
 
 __all__ = ["Candidate", "candidates", "problem_from"]
+
+
+_ABLE = ("chosen", "possible")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,11 @@ class Candidate:
     utilization: float | None
     verdict: str
 
+    @property
+    def serves(self) -> bool:
+        """Whether the tile can serve the problem."""
+        return self.verdict in _ABLE
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a JSON-compatible mapping."""
         return asdict(self)
@@ -53,6 +64,8 @@ def problem_from(given: dict[str, Any]) -> Problem:
     ------
     InvalidProblemError
         If a name is unknown or missing, or a size is not a whole number.
+    InvalidDtypeError
+        If no kernel takes a type.
     """
     values = dict(given)
     sizes: dict[str, Any] = {}
@@ -63,6 +76,11 @@ def problem_from(given: dict[str, Any]) -> Problem:
                 f"problem: expected whole numbers for rows, groups, n and k; got {name}={value}"
             )
         sizes[argument] = value
+    if sizes["num_groups"] > MAX_GROUPS:
+        raise InvalidProblemError(
+            f"problem: groups: expected at most {MAX_GROUPS}; got {sizes['num_groups']}. Fewer say "
+            "the same"
+        )
     form = values.pop("form", "ragged_m")
     if form not in ("ragged_m", "ragged_k"):
         raise InvalidProblemError(f"problem: expected form ragged_m or ragged_k; got {form!r}")
@@ -73,11 +91,17 @@ def problem_from(given: dict[str, Any]) -> Problem:
             f"problem: unknown name {', '.join(unknown)}; there are rows, groups, n, k, form, "
             + ", ".join(known)
         )
+    for name, read in (("dtype", choices.operand_dtype), ("out_dtype", choices.result_dtype)):
+        if name in values:
+            try:
+                values[name] = read(str(values[name]))
+            except argparse.ArgumentTypeError as error:
+                raise InvalidDtypeError(f"{name}: {error}") from None
     return Problem.contiguous(form, **sizes, **values)
 
 
 def candidates(problem: Problem, arch: Arch) -> list[Candidate]:
-    """Return every shipped tile, the chosen one among them."""
+    """Return every shipped tile, the chosen one among them; none is, if none can serve."""
     kernel, config = choose(problem, arch)
     offered = [(k, c) for k in KERNELS.values() for c in k.shipped_configs()]
     if (kernel, config) not in offered:
@@ -88,18 +112,17 @@ def candidates(problem: Problem, arch: Arch) -> list[Candidate]:
 def _candidate(
     problem: Problem, arch: Arch, kernel: Kernel, config: Config, chosen: bool
 ) -> Candidate:
-    targets = targets_for(arch, kernel.accelerated)
-    target = targets[0] if targets else arch
-    variant = variant_for(problem, kernel, config)
-    reasons = violations(kernel, config, variant, target)
-    reasons = reasons or map_violations(kernel, config, variant, problem, target)
+    reasons = reasons_against(kernel, config, problem, arch)
     if problem.form == "ragged_m":
         sizes = power_law(problem.rows, max(problem.num_groups, 1), 0.0)
         utilization: float | None = row_utilization(sizes, config.block_m)
-        num_tiles = len(tile_list(sizes, problem.n, config.block_m, config.block_n))
+        high = int((-(-sizes // config.block_m)).sum())
+        num_tiles = high * -(-problem.n // config.block_n)
     else:
         utilization = None
         per_group = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
         num_tiles = problem.num_groups * per_group
     verdict = "; ".join(reasons) or ("chosen" if chosen else "possible")
-    return Candidate(kernel.name, str(config), chosen, num_tiles, utilization, verdict)
+    return Candidate(
+        kernel.name, str(config), chosen and not reasons, num_tiles, utilization, verdict
+    )

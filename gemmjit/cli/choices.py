@@ -10,19 +10,51 @@ from typing import Any
 
 from gemmjit.arch import Arch
 from gemmjit.config import Config
-from gemmjit.kernels import Kernel
+from gemmjit.dtypes import DType, dtype_of
+from gemmjit.errors import InvalidDtypeError
+from gemmjit.kernels import KERNELS, Kernel
 
 __all__ = [
     "arch_list",
+    "architecture",
+    "architectures",
     "directory",
     "file_path",
     "json_object",
     "merged",
-    "natural",
+    "operand_dtype",
     "pairs",
+    "result_dtype",
     "setting",
     "tile",
 ]
+
+
+def operand_dtype(text: str) -> DType:
+    """Read an element type that operands can have.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If no kernel takes it; of the types of gemmjit, some are of offsets alone.
+    """
+    return _dtype(text, [one for kernel in KERNELS.values() for one in kernel.in_dtypes])
+
+
+def result_dtype(text: str) -> DType:
+    """Read an element type that a result can have, as `operand_dtype` does."""
+    return _dtype(text, [one for kernel in KERNELS.values() for one in kernel.out_dtypes])
+
+
+def _dtype(text: str, known: list[DType]) -> DType:
+    try:
+        found = dtype_of(text)
+    except InvalidDtypeError:
+        found = None
+    if found is None or found not in known:
+        names = ", ".join(dict.fromkeys(one.name for one in known))
+        raise argparse.ArgumentTypeError(f"expected one of {names}; got {text!r}. Pick one")
+    return found
 
 
 def setting(text: str) -> dict[str, Any]:
@@ -42,23 +74,6 @@ def setting(text: str) -> dict[str, Any]:
         return {name: json.loads(value)}
     except ValueError:
         return {name: {"True": True, "False": False}.get(value, value)}
-
-
-def natural(text: str) -> int:
-    """Read a count that may be zero.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        If it is negative or no integer.
-    """
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0; got {text!r}")
-    return value
 
 
 def merged(settings: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -117,6 +132,28 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"expected a JSON object; got {text!r}")
     return value
+
+
+def architecture(text: str) -> str:
+    """Check that an architecture is named, for argparse; which, others look at.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If the text is blank, which is not the default, or has digits of other scripts.
+    """
+    if not text.strip() or not text.isascii():
+        raise argparse.ArgumentTypeError(
+            f"expected a name such as sm_80, sm_90a or sm_100f; got {text!r}. Leave it out for "
+            "the default"
+        )
+    return text
+
+
+def architectures(text: str) -> str:
+    """Check that a list with commas names an architecture, as `architecture` does."""
+    architecture(text.replace(",", " "))
+    return text
 
 
 def arch_list(text: str) -> list[Arch]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmjit import env
 from gemmjit.arch import Arch
-from gemmjit.cli import problem_data
+from gemmjit.cli import choices, problem_data
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.cuda.device import device
 from gemmjit.cuda.driver import is_available
@@ -28,7 +28,9 @@ _ON_GPU = 1024, 2688
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "--arch", help="architecture to compile for (default: GEMMJIT_ARCH, else sm_90a)"
+        "--arch",
+        type=choices.architecture,
+        help="architecture to compile for (default: GEMMJIT_ARCH, else sm_90a)",
     )
     add_json(parser)
 

@@ -8,12 +8,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gemmjit import templating
 from gemmjit.arch import Arch
 from gemmjit.build import build
 from gemmjit.cli import choices
 from gemmjit.cli.emulated_case import EmulatedCase, make_case
-from gemmjit.cli.numbers import row_counts
+from gemmjit.cli.numbers import row_counts, whole
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.emulator import Report, Trace, emulating
 from gemmjit.emulator.async_engine import POLICIES
@@ -57,10 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rows of each group, as in 5,0,70, instead of rows and groups",
     )
     parser.add_argument(
-        "--dtype", default="bfloat16", help="element type of the operands (default: bfloat16)"
+        "--dtype",
+        type=choices.operand_dtype,
+        help="element type of the operands (default: bfloat16)",
     )
     parser.add_argument(
-        "--out-dtype", help="element type of the result (default: that of the operands)"
+        "--out-dtype",
+        type=choices.result_dtype,
+        help="element type of the result (default: that of the operands)",
     )
     parser.add_argument(
         "--form",
@@ -68,7 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="ragged_m",
         help="(rows, k) @ (G, k, n), or (k, rows) @ (rows, n) (default: ragged_m)",
     )
-    parser.add_argument("--arch", help="architecture (default: GEMMJIT_ARCH, else sm_90a)")
+    parser.add_argument(
+        "--arch",
+        type=choices.architecture,
+        help="architecture (default: GEMMJIT_ARCH, else sm_90a)",
+    )
     parser.add_argument(
         "--policy",
         choices=POLICIES,
@@ -78,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=choices.natural,
+        type=whole(0),
         default=0,
         help="of --policy random, and of the data (default: 0)",
     )
@@ -110,16 +120,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Emulate; return 1 if the result is wrong. A fault of the kernel raises its error."""
     kernel = find_kernel(arguments.kernel)
     arch = Arch.parse(arguments.arch) if arguments.arch else default_arch()
-    given = {**arguments.problem, "dtype": arguments.dtype}
-    if arguments.out_dtype:
-        given["out_dtype"] = arguments.out_dtype
+    given = dict(arguments.problem)
+    for name in ("dtype", "out_dtype"):
+        if getattr(arguments, name) is not None:
+            given[name] = getattr(arguments, name)
     case = make_case(given, arguments.sizes, arguments.form, arguments.seed)
     config = choices.tile(kernel, arguments.config)
     trace = Trace() if arguments.trace else None
     with ExitStack() as stack:
         if arguments.template_path:
             stack.enter_context(templating.override(arguments.template_path))
-        spec = spec_for(case.problem, arch, config)
+        spec = spec_for(case.usual, arch, config)
         built = build(spec)
         launchable = LaunchableKernel(
             **{f.name: getattr(built, f.name) for f in fields(built)}, spec=spec
@@ -135,15 +146,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
         if trace is not None:  # of a fault too
             stack.callback(trace.write, Path(arguments.trace))
-        scale = case.read.get("row_scale")
-        result = launchable.launch(
-            case.mat_a,
-            case.mat_b,
-            offs=case.offs,
-            bias=case.read.get("bias"),
-            out=case.start,
-            epilogue=None if scale is None else RowScale(scale),
-        )
+        result = np.empty(case.expected.shape)
+        if not case.problem.is_empty:
+            result = _launched(launchable, case)
     facts = {
         "kernel": launchable.name,
         "entry": launchable.entry,
@@ -164,6 +169,18 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(facts)
     return 1 if facts["result"]["wrong"] else 0
+
+
+def _launched(launchable: LaunchableKernel, case: EmulatedCase) -> Any:
+    scale = case.read.get("row_scale")
+    return launchable.launch(
+        case.mat_a,
+        case.mat_b,
+        offs=case.offs,
+        bias=case.read.get("bias"),
+        out=case.start,
+        epilogue=None if scale is None else RowScale(scale),
+    )
 
 
 def _problem(case: EmulatedCase) -> dict[str, Any]:

@@ -58,6 +58,29 @@ class EmulatedCase:
     read: dict[str, Array]
     expected: npt.NDArray[np.float64]
 
+    @property
+    def usual(self) -> Problem:
+        """The problem, or one with the usual length for each side of the result that has none.
+
+        It is what a kernel is built for: where the result has no elements nothing is launched, and
+        operands without rows or columns have strides that say nothing.
+        """
+        p = self.problem
+        k = p.k if p.form == "ragged_m" else p.m
+        if p.n and (k or p.form == "ragged_m"):
+            return p
+        return Problem.contiguous(
+            p.form,
+            num_groups=p.num_groups,
+            rows=p.rows,
+            n=p.n or _SIZES["n"],
+            k=k if p.form == "ragged_m" else k or _SIZES["k"],
+            dtype=p.in_dtype,
+            out_dtype=p.out_dtype,
+            schedule=p.schedule,
+            epilogue=p.epilogue,
+        )
+
     def compare(self, result: Array) -> dict[str, Any]:
         """Return how a result differs: wrong elements, the largest error, the first place."""
         got = result.astype(np.float64)
@@ -130,6 +153,11 @@ def make_case(
         raise InvalidProblemError(
             f"problem: epilogue: expected bias, row_scale, accumulate; got {problem.epilogue}. The "
             "result is compared for equality, of contiguous operands, and SiLU is approximate"
+        )
+    if form == "ragged_k" and problem.epilogue not in ("store", "accumulate"):
+        raise InvalidProblemError(
+            "problem: epilogue: expected store or accumulate, all that ragged_k (wgrad) takes; got "
+            f"{problem.epilogue}. Use --form ragged_m, or leave it out"
         )
     return _filled(problem, sizes, seed)
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from gemmjit.arch import Arch
+from gemmjit.cli import choices
 from gemmjit.cli.numbers import dimension, row_counts
 from gemmjit.cli.output import add_json, print_json, print_table
 from gemmjit.kernels import KERNELS
@@ -47,10 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="(rows, k) @ (G, k, n), or (k, rows) @ (rows, n) (default: ragged_m)",
     )
     parser.add_argument(
-        "--dtype", default="bfloat16", help="element type of the operands (default: bfloat16)"
+        "--dtype",
+        type=choices.operand_dtype,
+        default="bfloat16",
+        help="element type of the operands (default: bfloat16)",
     )
     parser.add_argument(
-        "--out-dtype", help="element type of the result (default: that of the operands)"
+        "--out-dtype",
+        type=choices.result_dtype,
+        help="element type of the result (default: that of the operands)",
     )
     parser.add_argument(
         "--b-k-major",
@@ -68,7 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("scan", "list"),
         help="offsets on the device (scan, the default) or on the host (list)",
     )
-    parser.add_argument("--arch", help="architecture (default: GEMMJIT_ARCH, else sm_90a)")
+    parser.add_argument(
+        "--arch",
+        type=choices.architecture,
+        help="architecture (default: GEMMJIT_ARCH, else sm_90a)",
+    )
     add_json(parser)
     parser.set_defaults(wrong=parser.error)
 

@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fields of the variant that differ from the defaults, as in out_dtype=float32 "
         "b_k_major=true, or one JSON object",
     )
-    parser.add_argument("--arch", help="architecture (default: GEMMJIT_ARCH, else sm_90a)")
+    parser.add_argument(
+        "--arch",
+        type=choices.architecture,
+        help="architecture (default: GEMMJIT_ARCH, else sm_90a)",
+    )
     parser.add_argument(
         "--problem",
         type=choices.pairs,
@@ -63,13 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what was asked for."""
+    """Show what was asked for; return 1 if nothing can serve the problem."""
     if (arguments.kernel is None) == (arguments.problem is None):
         arguments.parser.error("expected either KERNEL or --problem")
     arch = Arch.parse(arguments.arch) if arguments.arch else default_arch()
     if arguments.problem is not None:
-        _show_problem(arguments, arch)
-        return 0
+        return _show_problem(arguments, arch)
     kernel = find_kernel(arguments.kernel)
     variant = choices.merged(arguments.variant)
     tiles = shipped_tiles(kernel.name, arch, **variant)
@@ -151,7 +154,7 @@ def _show_resources(
     return 0
 
 
-def _show_problem(arguments: argparse.Namespace, arch: Arch) -> None:
+def _show_problem(arguments: argparse.Namespace, arch: Arch) -> int:
     from gemmjit.cli.candidates import Candidate, candidates, problem_from
 
     try:
@@ -159,18 +162,19 @@ def _show_problem(arguments: argparse.Namespace, arch: Arch) -> None:
     except TypeError as error:
         raise InvalidProblemError(f"problem: {error}") from None
     found: list[Candidate] = candidates(problem, arch)
-    chosen = next(one for one in found if one.chosen)
+    chosen = next((one for one in found if one.chosen), None)
+    status = int(not problem.is_empty and not any(one.serves for one in found))
     if arguments.json:
         print_json(
             {
                 "problem": arguments.problem,
                 "arch": str(arch),
                 "mean_group_rows": problem.rows / max(problem.num_groups, 1),
-                "chosen": chosen.to_dict(),
+                "chosen": None if chosen is None else chosen.to_dict(),
                 "candidates": [one.to_dict() for one in found],
             }
         )
-        return
+        return status
     mean = problem.rows / max(problem.num_groups, 1)
     print(
         f"{problem.form}, {problem.num_groups} groups, {problem.rows} rows (on average {mean:.1f} "
@@ -189,7 +193,12 @@ def _show_problem(arguments: argparse.Namespace, arch: Arch) -> None:
         for one in found
     ]
     print_table(("", "kernel", "tile", "tiles", "eta", "verdict"), rows)
+    if status:
+        print("\nNo kernel can serve this problem.")
+    if problem.is_empty:
+        print("\nThe result has no elements: nothing is launched.")
     print(
         "\ntiles and eta (the share of scheduled rows that belong to a group) are those of groups "
         "of equal size;\nthe rows of single groups are known on the device only."
     )
+    return status

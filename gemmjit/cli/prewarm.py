@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--arch",
-        default="",
+        type=choices.architectures,
         help="architectures, as in sm_90a,sm_100f; needed with --kernel, otherwise instead of "
         "those that the manifest names",
     )
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _work(arguments: argparse.Namespace) -> int:
     manifest, unreadable = _manifest(arguments)
-    archs = choices.arch_list(arguments.arch)
+    archs = choices.arch_list(arguments.arch or "")
     try:
         wanted = manifest.wanted(archs)
     except ManifestError as error:
@@ -111,7 +111,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for option in ("config", "variant"):
         if getattr(arguments, option) is not None and arguments.kernel is None:
             arguments.wrong(f"argument --{option}: not allowed without --kernel")
-    if arguments.kernel is not None and not arguments.arch.strip(", "):
+    if arguments.kernel is not None and not arguments.arch:
         arguments.wrong("argument --kernel: expected --arch too, as in --arch sm_90a")
     if arguments.from_log is not None and arguments.arch:
         arguments.wrong(
@@ -267,7 +267,7 @@ def _warn_of_size() -> None:
 
 
 def _shard(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    match = re.fullmatch("([0-9]+)/([0-9]+)", text)
     index, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= index <= count:
         raise argparse.ArgumentTypeError(

@@ -6,13 +6,23 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from gemmjit.bench.cases import CASES, Pass, passes_of
+from gemmjit.bench.cases import CASES, passes_of
 from gemmjit.bench.statistics import MIN_ROUNDS
-from gemmjit.cli.bench_common import names_of, open_run, origin_of, write_record
+from gemmjit.cli.bench_common import (
+    BACKENDS,
+    DTYPES,
+    LAYOUTS,
+    STATES,
+    forms_in,
+    names_of,
+    open_run,
+    origin_of,
+    write_record,
+)
 from gemmjit.cli.choices import file_path
-from gemmjit.cli.numbers import at_least, names_in, positive, whole
+from gemmjit.cli.numbers import at_least, names, names_in, positive, whole
 from gemmjit.cli.output import print_json, print_table
 from gemmjit.cli.progress import progress
 from gemmjit.errors import CacheError, GemmjitError
@@ -23,9 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _INTERRUPTED = 130
-_LAYOUTS = ("nn", "nt")
-_STATES = ("cool", "hot")
-_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is measured")
     what.add_argument(
         "--case",
+        type=names,
         help="names, or sizes as in rows=4096:groups=32:k=1024:n=2048:skew=1.2 "
         f"(default: {','.join(CASES)})",
     )
-    passes, layouts = names_in(lambda: get_args(Pass)), names_in(lambda: _LAYOUTS, or_none=True)
+    passes, layouts = forms_in, names_in(lambda: LAYOUTS, or_none=True)
     what.add_argument(
         "--form",
         type=passes,
@@ -63,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--shapes", metavar="FILE", help="a manifest's problems, as prewarm takes it")
     what.add_argument("--random", type=positive, metavar="N", help="N products of random sizes")
     what.add_argument(
-        "--dtype", default="bfloat16", choices=_DTYPES, help="element type (default: bfloat16)"
+        "--dtype", default="bfloat16", choices=DTYPES, help="element type (default: bfloat16)"
     )
     kernels = names_in(_kernels, or_none=True)
     what.add_argument(
@@ -83,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model's is not within its limit",
     )
     how = parser.add_argument_group("how it is measured")
-    states = names_in(lambda: _STATES)
+    states = names_in(lambda: STATES)
     how.add_argument(
         "--state", type=states, default="cool,hot", help="power states (default: cool,hot)"
     )
@@ -107,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--backend",
         default="auto",
-        choices=("auto", "torch", "cupy", "simulated"),
+        choices=BACKENDS,
         help="arrays and graphs: torch where it sees a GPU, else CuPy (default: auto)",
     )
     how.add_argument("--commit", help="commit of these sources, where they are no git checkout")

@@ -5,7 +5,7 @@ import pytest
 from gemmjit.bench.host import MAX_BATCH, host_costs
 from gemmjit.bench.profiling import METRICS, counters, ncu_command, read_ncu
 from gemmjit.bench.telemetry import Provider, Telemetry, parse_smi
-from gemmjit.errors import InvalidProblemError
+from gemmjit.errors import InvalidProblemError, ManifestError
 
 
 class Machine:
@@ -169,12 +169,12 @@ def test_a_second_table_is_read_only_if_its_columns_are_the_same():
     assert len(once) == 2
     again = "\n".join(RAW.splitlines()[3:])
     assert read_ncu(f"{RAW}{again}\n") == [*once, *once]
-    with pytest.raises(InvalidProblemError, match="same columns"):
+    with pytest.raises(ManifestError, match="same columns"):
         read_ncu(RAW + again.replace("dram__bytes.sum.per_second", "other__bytes.sum"))
 
 
 def test_text_without_a_table():
-    with pytest.raises(InvalidProblemError, match="found none"):
+    with pytest.raises(ManifestError, match="found none"):
         read_ncu("==ERROR== no kernels were profiled\n")
 
 

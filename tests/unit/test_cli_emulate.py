@@ -69,6 +69,38 @@ def test_a_result_without_elements(capsys):
     assert facts["launches"] == []
 
 
+EMPTY = {
+    "ragged_m": ("n=0,k=64", "n=0,k=0", "n=0,k=64,b_k_major=true,epilogue=bias+row_scale"),
+    "ragged_k": ("n=0,k=64", "n=64,k=0", "n=0,k=0"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "form", "problem"),
+    [
+        (kernel, form, problem)
+        for form, problems in EMPTY.items()
+        for kernel in ("k0", "k1", "k3", *(["k2"] if form == "ragged_m" else []))
+        for problem in problems
+    ],
+)
+def test_nothing_to_launch_is_said_of_every_kernel(capsys, kernel, form, problem):
+    words = ("emulate", kernel, "--form", form, "--sizes", "3", "--problem", problem)
+    assert cli.main(list(words)) == 0
+    assert "Nothing to launch: the result has no elements." in capsys.readouterr().out
+
+
+def test_a_tile_is_checked_though_nothing_is_launched(capsys):
+    words = ["emulate", "k3", "--sizes", "3", "--problem", "n=0,k=64", "--config", "block_m=48"]
+    assert cli.main(words) == 2
+    assert "block_m: k3 pingpong takes 64 or 128; got 48" in capsys.readouterr().err
+
+
+def test_the_type_of_a_problem_is_not_passed_over(capsys):
+    words = ("emulate", *K1, "--problem", "rows=8,groups=1,n=8,k=8,dtype=float16")
+    assert run_json(capsys, *words)["problem"]["dtype"] == "float16"
+
+
 def changed(tmp_path, name, old, new):
     """Return a directory of templates in which one is changed."""
     text = templates.read_template(name)
@@ -136,6 +168,8 @@ def test_the_timeline_is_written(capsys, tmp_path):
         (["k1", "--problem", "skew=-1"], "skew: expected a number of at least 0"),
         (["k1", "--problem", "k=2000000"], "contraction of at most"),
         (["k1", "--dtype", "float32"], "got float32"),
+        (["k1", "--problem", "dtype=int32"], "got int32"),
+        (["k1", "--form", "ragged_k", "--problem", "epilogue=bias"], "expected store or acc"),
     ],
     ids=" ".join,
 )

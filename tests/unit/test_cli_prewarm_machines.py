@@ -34,7 +34,7 @@ def test_br138_a_machine_without_gpu_torch_and_rich_will_do(empty_cache):
     [
         ([], "one of the arguments --shapes --kernel --from-log is required"),
         (["--kernel", "k1"], "expected --arch too"),
-        (["--kernel", "k1", "--arch", ","], "expected --arch too"),
+        (["--kernel", "k1", "--arch", ","], "argument --arch: expected a name such as"),
         (["--kernel", "k1", "--shapes", "x"], "not allowed with argument"),
         (["--shapes", "x", "--config", "{}"], "not allowed without --kernel"),
         (["--from-log", "x", "--arch", "sm_80"], "chosen for the architecture of that run"),
