@@ -1,8 +1,8 @@
 """What the cost model knows of GPUs: rates, bandwidths and fixed costs, each with its source.
 
-Only the H200 was measured. Its constants are a least-squares fit of `gemmjit.selection.model` to
-the times of k3's tiles in ``tests/data/tiles_h200.json`` (one H200, driver 580.159.04, 2026-11-30,
-twenty products, hot and cool); those of k0, k1 and k2 follow from three products of the same day in
+Only the H200 was measured. Its constants are a fit of `gemmjit.selection.model` to the times of k3's
+tiles in ``tests/data/tiles_h200.json`` (one H200, driver 580.159.04, 2026-11-30, products named and
+drawn, hot and cool); those of k0, k1 and k2 follow from three products of the same day in
 ``docs/benchmarks/ladder_h200.json``. For other architectures the peaks are those of data sheets,
 and the H200's shares of the peaks are taken over: estimates, not measurements.
 """
@@ -102,8 +102,8 @@ _H200 = Gpu(
     num_sms=132,
     tensor_peak=_H200_PEAK,
     fma_peak=59e12,
-    dram=States(hot=4.684e12, cool=4.688e12),
-    l2=States(hot=11.01e12, cool=12.13e12),
+    dram=States(hot=4.747e12, cool=4.751e12),
+    l2=States(hot=10.95e12, cool=11.98e12),
 )
 
 
@@ -134,17 +134,17 @@ def gpu_for(arch: Arch) -> Gpu:
 # k3 by (form, block_m, block_n, pingpong). Tiles of 64 rows were measured on products bound by
 # memory alone, which say nothing of their arithmetic: 95 % of their taller neighbours' shares.
 _K3 = {
-    ("ragged_m", 128, 192, True): Pace(States(0.761, 0.859), 878e-9, 15e-9),
-    ("ragged_m", 128, 128, True): Pace(States(0.873, 0.951), 953e-9, 15e-9),
-    ("ragged_m", 64, 128, True): Pace(States(0.842, 0.751), 61e-9, 15e-9),
-    ("ragged_m", 64, 256, True): Pace(States(0.674, 0.756), 1066e-9, 15e-9),
-    ("ragged_m", 128, 256, False): Pace(States(0.715, 0.864), 1731e-9, 83e-9, 0.965),
-    ("ragged_m", 256, 128, False): Pace(States(0.714, 0.842), 2221e-9, 88e-9, 0.93),
+    ("ragged_m", 128, 192, True): Pace(States(0.758, 0.843), 881e-9, 15e-9),
+    ("ragged_m", 128, 128, True): Pace(States(0.906, 0.910), 976e-9, 15e-9),
+    ("ragged_m", 64, 128, True): Pace(States(0.823, 0.771), 124e-9, 15e-9),
+    ("ragged_m", 64, 256, True): Pace(States(0.685, 0.760), 1290e-9, 15e-9),
+    ("ragged_m", 128, 256, False): Pace(States(0.718, 0.861), 1550e-9, 83e-9, 0.965),
+    ("ragged_m", 256, 128, False): Pace(States(0.713, 0.834), 2216e-9, 88e-9, 0.93),
     # wgrad with claimed tiles. Its share of the bandwidth is smaller: as many bytes are written as
     # read where groups are short.
-    ("ragged_k", 128, 192, True): Pace(States(0.739, 0.931), 362e-9, 43e-9, 0.819),
-    ("ragged_k", 128, 128, True): Pace(States(0.690, 0.815), 501e-9, 0e-9, 0.712),
-    ("ragged_k", 256, 128, False): Pace(States(0.706, 0.862), 714e-9, 83e-9, 0.966),
+    ("ragged_k", 128, 192, True): Pace(States(0.737, 0.920), 367e-9, 45e-9, 0.849),
+    ("ragged_k", 128, 128, True): Pace(States(0.687, 0.820), 484e-9, 0e-9, 0.693),
+    ("ragged_k", 256, 128, False): Pace(States(0.700, 0.883), 793e-9, 64e-9, 0.974),
 }
 # Stages of those; each stage fewer costs this share of the rate (the ladder, 16,384 rows).
 _K3_STAGES = {

@@ -29,7 +29,7 @@ _NORM = 8.0
 _L2_IN_DRAM = 0.05
 _LAST_WAVE = 0.4  # of a wave's time, at least; 144 tiles of 128 x 128 took 1.4 times 132
 _OUT_OF_STEP = 1.00  # of the L2 rate
-_REREAD = 0.094  # of the weights, for each further row tile of a group
+_REREAD = 0.115  # of the weights, for each further row tile of a group
 _READ_ONCE = 16  # mean rows up to which weights that leave L2 first are a gain
 
 
