@@ -12,6 +12,8 @@ from math import gcd
 from numbers import Integral
 from typing import NamedTuple, get_args
 
+import numpy as np
+
 from gemmjit.dtypes import BF16, F32, DType, dtype_of
 from gemmjit.epilogue import Chain, chain_of
 from gemmjit.errors import InvalidConfigError, InvalidDtypeError, InvalidProblemError
@@ -128,7 +130,7 @@ class Problem(NamedFields):
         ------
         InvalidProblemError
             If a size is no whole number from 0 to 2**31 - 1, n is odd where two columns make one
-            of the result, or there is no such form or schedule.
+            of the result, there is no such form or schedule, or a memory order is no bool.
         InvalidDtypeError
             If there is no such type, or the result is not of float32 where it is added up.
         InvalidConfigError
@@ -141,6 +143,14 @@ class Problem(NamedFields):
             if not isinstance(value, str) or value not in known:
                 raise InvalidProblemError(
                     f"{argument}: expected one of {', '.join(known)}; got {value!r}. Pick one"
+                )
+        for argument, order in (("a_k_major", a_k_major), ("b_k_major", b_k_major)):
+            if order is None and argument == "a_k_major":
+                continue
+            if not isinstance(order, bool | np.bool_):  # a text such as "no" would count as yes
+                raise InvalidProblemError(
+                    f"{argument}: expected True or False; got {order!r}. Pass one of the two, on "
+                    f"a command line as {argument}=true"
                 )
         if not isinstance(epilogue, str):
             raise InvalidConfigError(
