@@ -236,10 +236,13 @@ class Problem(NamedFields):
         """The same; where nothing is multiplied, with operands that lie as they usually do.
 
         They are never read then, and arrays without elements have strides that say nothing. So one
-        kernel serves all such calls.
+        kernel serves all such calls. Of what the epilogue reads that holds where there are no
+        groups, so that all rows are tail; a contraction of length 0 still has a bias added.
         """
         if self.has_products:
             return self
+        unread = self.num_groups == 0 or self.rows == 0
+        epilogue = self.chain.dense.name if unread else self.epilogue
         usual = Problem.contiguous(
             self.form,
             num_groups=self.num_groups,
@@ -247,11 +250,20 @@ class Problem(NamedFields):
             n=self.n,
             k=self.m if self.form == "ragged_k" else self.k,
             dtype=self.in_dtype,
-        ).strides
-        strides = self.strides._replace(
-            am=usual.am, ak=usual.ak, bg=usual.bg, bk=usual.bk, bn=usual.bn
+            out_dtype=self.out_dtype,
+            epilogue=epilogue,
         )
-        return replace(self, strides=strides, a_alignment=MAX_ALIGNMENT, b_alignment=MAX_ALIGNMENT)
+        strides = self.strides._replace(
+            **{name: getattr(usual.strides, name) for name in ("am", "ak", "bg", "bk", "bn")}
+        )
+        return replace(
+            self,
+            strides=strides,
+            a_alignment=MAX_ALIGNMENT,
+            b_alignment=MAX_ALIGNMENT,
+            epilogue=epilogue,
+            operand_strides=usual.operand_strides if unread else self.operand_strides,
+        )
 
     @property
     def has_products(self) -> bool:

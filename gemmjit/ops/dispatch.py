@@ -103,6 +103,7 @@ def spec_for(
     InvalidConfigError
         If the config breaks a rule there; with every reason.
     """
+    problem = problem.settled
     chosen, tile = resolve(problem, arch, config, gpu)
     if chosen.loads_by_tma and not problem.has_products:
         chosen, tile = _without_maps(problem, arch, chosen, tile)
@@ -167,6 +168,7 @@ def spec_with(problem: Problem, kernel: LadderKernel) -> tuple[KernelSpec, Ladde
         f"{name} {getattr(have, name)}, the arrays need {getattr(need, name)}"
         for name in ("form", "in_dtype", "out_dtype", "epilogue", "schedule")
         if getattr(have, name) != getattr(need, name)
+        and not (name == "epilogue" and have.chain.serves(need.chain))
     ]
     reasons += [
         f"{name} {getattr(have, name)}, the arrays have {size}"
