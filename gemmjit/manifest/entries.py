@@ -17,8 +17,8 @@ from gemmjit.kernels import Kernel, KernelSpec, Variant
 from gemmjit.kernels import kernel as find_kernel
 from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.problem import MAX_ALIGNMENT, Problem
-from gemmjit.selection import ANY_ROWS, Choice, every_choice
-from gemmjit.selection.coverage import sample_sizes
+from gemmjit.selection import ANY_ROWS, Choice, every_choice, taken_for
+from gemmjit.selection.coverage import empty_sizes, sample_sizes
 from gemmjit.variant import Form, Schedule
 
 __all__ = ["TILE_LIST", "KernelEntry", "Manifest", "ProblemEntry", "Wanted", "target_of"]
@@ -151,19 +151,27 @@ class ProblemEntry:
             return found
         kernel = find_kernel(self.kernel)
         config = tile_of(kernel, self.config)
-        for size in sample_sizes(**sizes):  # type: ignore[arg-type]
-            problem = describe(*size)
-            variant = variant_for(problem, kernel, config)
-            target = target_of(kernel, arch)
-            require(kernel, config, variant, target)
-            reasons = map_violations(kernel, config, variant, problem, target)
-            if reasons:
-                raise InvalidConfigError(
-                    f"{kernel.name} cannot load the operands: {'; '.join(reasons)}. "
-                    "Leave kernel and config out, and a kernel that can is chosen"
-                )
-            found[Choice(kernel, config, variant)] = None
+        for size in (*sample_sizes(**sizes), *empty_sizes(**sizes)):  # type: ignore[arg-type]
+            problem = describe(*size).settled
+            if not problem.is_empty:
+                found |= dict.fromkeys(_taken(kernel, config, problem, arch))
         return found
+
+
+def _taken(kernel: Kernel, config: Config, problem: Problem, arch: Arch) -> Iterator[Choice]:
+    """Yield what runs on the devices of a target where a call names a kernel."""
+    for device in devices_of(targets_for(arch)[0]):
+        taken, tile = taken_for(kernel, config, problem, device)
+        variant = variant_for(problem, taken, tile)
+        target = target_of(taken, arch)
+        require(taken, tile, variant, target)
+        reasons = map_violations(taken, tile, variant, problem, target)
+        if reasons:
+            raise InvalidConfigError(
+                f"{taken.name} cannot load the operands: {'; '.join(reasons)}. "
+                "Leave kernel and config out, and a kernel that can is chosen"
+            )
+        yield Choice(taken, tile, variant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
