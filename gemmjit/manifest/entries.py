@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from gemmjit.arch import Arch, devices_of, targets_for
@@ -12,6 +13,7 @@ from gemmjit.cache import Key
 from gemmjit.config import Config
 from gemmjit.constraints import map_violations, require, variant_for
 from gemmjit.dtypes import BF16, DType
+from gemmjit.epilogue import chain_of
 from gemmjit.errors import InvalidConfigError, InvalidDtypeError, ManifestError
 from gemmjit.kernels import Kernel, KernelSpec, Variant
 from gemmjit.kernels import kernel as find_kernel
@@ -82,7 +84,8 @@ class ProblemEntry:
     offsets : tuple of {"device", "host"}
         Where the offsets of a call lie.
     alignment : int
-        Bytes that divide the address of every operand, 16 at most.
+        Bytes that divide the address of every operand, and of a result that the caller gives; 16
+        at most.
     kernel : str or None
         Kernel, or kernel of `config`, that the calls name; None for the default choice.
     config : mapping
@@ -115,9 +118,12 @@ class ProblemEntry:
         InvalidConfigError
             If the calls name a tile that cannot serve them.
         """
-        for offsets in self.offsets:
+        results = {self.alignment}
+        if not chain_of(self.epilogue).accumulates:  # a result of the call's own lies on the grid
+            results.add(MAX_ALIGNMENT)
+        for offsets, result in product(self.offsets, sorted(results)):
             schedule: Schedule = "list" if offsets == "host" else "scan"
-            for choice in self._choices(arch, schedule):
+            for choice in self._choices(arch, schedule, result):
                 kernel, config, variant = choice
                 target = target_of(kernel, arch)
                 require(kernel, config, variant, target)
@@ -125,7 +131,7 @@ class ProblemEntry:
                 if variant.schedule == "compact":
                     yield TileListSpec(targets_for(arch)[0])
 
-    def _choices(self, arch: Arch, schedule: Schedule) -> Iterable[Choice]:
+    def _choices(self, arch: Arch, schedule: Schedule, d_alignment: int) -> Iterable[Choice]:
         def describe(num_groups: int, rows: int) -> Problem:
             problem = Problem.contiguous(
                 self.form,
@@ -140,8 +146,12 @@ class ProblemEntry:
                 schedule=schedule,
                 epilogue=self.epilogue,
             )
-            aligned = dict.fromkeys(("a_alignment", "b_alignment", "d_alignment"), self.alignment)
-            return replace(problem, **aligned)  # type: ignore[arg-type]
+            return replace(
+                problem,
+                a_alignment=self.alignment,
+                b_alignment=self.alignment,
+                d_alignment=d_alignment,
+            )
 
         found: dict[Choice, None] = {}
         sizes = {"num_groups": self.num_groups, "rows": self.rows}
