@@ -22,6 +22,7 @@ from gemmjit.problem import MAX_ALIGNMENT, Problem
 from gemmjit.selection import ANY_ROWS, Choice, every_choice, taken_for
 from gemmjit.selection.coverage import empty_sizes, sample_sizes
 from gemmjit.variant import Form, Schedule
+from gemmjit.variant_rules import scheduled
 
 __all__ = ["TILE_LIST", "KernelEntry", "Manifest", "ProblemEntry", "Wanted", "target_of"]
 
@@ -222,7 +223,7 @@ class KernelEntry:
         kernel = find_kernel(self.kernel)
         config = tile_of(kernel, self.config)
         types = {"in_dtype": kernel.in_dtypes[0], "out_dtype": kernel.out_dtypes[0]}
-        variant = Variant.from_dict({**types, **self.variant})
+        variant = Variant.from_dict({**types, **scheduled(self.variant, config)})
         target = target_of(kernel, arch)
         require(kernel, config, variant, target)
         yield KernelSpec(kernel, config, variant, target)
