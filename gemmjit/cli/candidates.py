@@ -11,9 +11,7 @@ from gemmjit.constraints import map_violations, variant_for, violations
 from gemmjit.errors import InvalidProblemError
 from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
-from gemmjit.schedule import row_utilization, tile_list
 from gemmjit.selection import choose
-from gemmjit.workloads import power_law
 
 __all__ = ["Candidate", "candidates", "problem_from"]
 
@@ -94,12 +92,19 @@ def _candidate(
     reasons = violations(kernel, config, variant, target)
     reasons = reasons or map_violations(kernel, config, variant, problem, target)
     if problem.form == "ragged_m":
-        sizes = power_law(problem.rows, max(problem.num_groups, 1), 0.0)
-        utilization: float | None = row_utilization(sizes, config.block_m)
-        num_tiles = len(tile_list(sizes, problem.n, config.block_m, config.block_n))
+        row_tiles = _row_tiles(problem.rows, max(problem.num_groups, 1), config.block_m)
+        scheduled = row_tiles * config.block_m
+        utilization: float | None = problem.rows / scheduled if scheduled else 1.0
+        num_tiles = row_tiles * -(-problem.n // config.block_n)
     else:
         utilization = None
         per_group = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
         num_tiles = problem.num_groups * per_group
     verdict = "; ".join(reasons) or ("chosen" if chosen else "possible")
     return Candidate(kernel.name, str(config), chosen, num_tiles, utilization, verdict)
+
+
+def _row_tiles(rows: int, groups: int, block_m: int) -> int:
+    """Return the tiles along M of groups of equal size, of which some have a row more."""
+    base, longer = divmod(rows, groups)
+    return (groups - longer) * -(-base // block_m) + longer * -(-(base + 1) // block_m)
