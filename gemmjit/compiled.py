@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from hashlib import sha256
 from importlib import resources
@@ -122,12 +122,16 @@ class CompiledKernel:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, _MARK: _version()}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        given = state.get(_MARK, "a version that did not say which")
-        if given != _version():
+    def __setstate__(self, state: Any) -> None:
+        given, missing = "a version that did not say which", ""
+        if isinstance(state, Mapping):
+            given = state.get(_MARK, given)
+            missing = ", ".join(f.name for f in fields(self) if f.name not in state)
+        if given != _version() or missing:
+            lacks = f" without {missing}" if missing else ""
             raise StalePickleError(
                 f"pickle: expected a kernel of gemmjit {_version()}, whose arguments are those "
-                f"that it launches with; got one of {given}. Compile it again, with "
+                f"that it launches with; got one of {given}{lacks}. Compile it again, with "
                 "gemmjit.compile"
             )
         self.__dict__.update(state)

@@ -238,6 +238,12 @@ class Step:
         """Keyword and option."""
         return self.kind.keyword + (f"_{self.option}" if self.option else "")
 
+    @property
+    def dense(self) -> Step:
+        """The same, for an operand whose neighbours lie side by side."""
+        option = self.option.removesuffix("strided").removesuffix("_")
+        return Step(self.kind, option)
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -286,6 +292,17 @@ class Chain:
     def operands(self) -> tuple[Step, ...]:
         """Steps that read an array, in the order of the kernel's arguments."""
         return tuple(step for step in self.steps if step.kind.operand is not None)
+
+    @property
+    def dense(self) -> Chain:
+        """The same, for operands whose neighbours lie side by side."""
+        return Chain(tuple(step.dense for step in self.steps))
+
+    def serves(self, other: Chain) -> bool:
+        """Return whether code for this chain does what another asks: any strides are more."""
+        return len(self.steps) == len(other.steps) and all(
+            need in (have, have.dense) for have, need in zip(self.steps, other.steps, strict=True)
+        )
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ version that wrote it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from gemmjit.errors import StalePickleError
@@ -43,8 +43,8 @@ class NamedFields:
                 f"older gemmjit. {mend}"
             )
         known = {f.name: f for f in fields(self)}  # type: ignore[arg-type]
-        unknown = sorted(set(state) - set(known))
-        missing = [n for n, f in known.items() if n not in state and f.default is MISSING]
+        unknown = sorted(str(name) for name in state if name not in known)
+        missing = [n for n, f in known.items() if n not in state and not _has_default(f)]
         for what, names in (("unknown", unknown), ("missing", missing)):
             if names:
                 raise StalePickleError(
@@ -52,4 +52,13 @@ class NamedFields:
                     f"{', '.join(names)} {what}. {mend}"
                 )
         for name, field in known.items():
-            object.__setattr__(self, name, state.get(name, field.default))
+            value = state[name] if name in state else _default(field)
+            object.__setattr__(self, name, value)
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default

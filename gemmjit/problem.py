@@ -12,6 +12,8 @@ from math import gcd
 from numbers import Integral
 from typing import NamedTuple, get_args
 
+import numpy as np
+
 from gemmjit.dtypes import BF16, F32, DType, dtype_of
 from gemmjit.epilogue import Chain, chain_of
 from gemmjit.errors import InvalidConfigError, InvalidDtypeError, InvalidProblemError
@@ -128,7 +130,7 @@ class Problem(NamedFields):
         ------
         InvalidProblemError
             If a size is no whole number from 0 to 2**31 - 1, n is odd where two columns make one
-            of the result, or there is no such form or schedule.
+            of the result, there is no such form or schedule, or a memory order is no bool.
         InvalidDtypeError
             If there is no such type, or the result is not of float32 where it is added up.
         InvalidConfigError
@@ -141,6 +143,14 @@ class Problem(NamedFields):
             if not isinstance(value, str) or value not in known:
                 raise InvalidProblemError(
                     f"{argument}: expected one of {', '.join(known)}; got {value!r}. Pick one"
+                )
+        for argument, order in (("a_k_major", a_k_major), ("b_k_major", b_k_major)):
+            if order is None and argument == "a_k_major":
+                continue
+            if not isinstance(order, bool | np.bool_):  # a text such as "no" would count as yes
+                raise InvalidProblemError(
+                    f"{argument}: expected True or False; got {order!r}. Pass one of the two, on "
+                    f"a command line as {argument}=true"
                 )
         if not isinstance(epilogue, str):
             raise InvalidConfigError(
@@ -226,10 +236,13 @@ class Problem(NamedFields):
         """The same; where nothing is multiplied, with operands that lie as they usually do.
 
         They are never read then, and arrays without elements have strides that say nothing. So one
-        kernel serves all such calls.
+        kernel serves all such calls. Of what the epilogue reads that holds where there are no
+        groups, so that all rows are tail; a contraction of length 0 still has a bias added.
         """
         if self.has_products:
             return self
+        unread = self.num_groups == 0 or self.rows == 0
+        epilogue = self.chain.dense.name if unread else self.epilogue
         usual = Problem.contiguous(
             self.form,
             num_groups=self.num_groups,
@@ -237,11 +250,20 @@ class Problem(NamedFields):
             n=self.n,
             k=self.m if self.form == "ragged_k" else self.k,
             dtype=self.in_dtype,
-        ).strides
-        strides = self.strides._replace(
-            am=usual.am, ak=usual.ak, bg=usual.bg, bk=usual.bk, bn=usual.bn
+            out_dtype=self.out_dtype,
+            epilogue=epilogue,
         )
-        return replace(self, strides=strides, a_alignment=MAX_ALIGNMENT, b_alignment=MAX_ALIGNMENT)
+        strides = self.strides._replace(
+            **{name: getattr(usual.strides, name) for name in ("am", "ak", "bg", "bk", "bn")}
+        )
+        return replace(
+            self,
+            strides=strides,
+            a_alignment=MAX_ALIGNMENT,
+            b_alignment=MAX_ALIGNMENT,
+            epilogue=epilogue,
+            operand_strides=usual.operand_strides if unread else self.operand_strides,
+        )
 
     @property
     def has_products(self) -> bool:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gemmjit.config import Config
 from gemmjit.kernels import Kernel, Variant
 
-__all__ = ["tile_reasons", "variant_reasons"]
+__all__ = ["scheduled", "tile_reasons", "variant_reasons"]
+
+
+def scheduled(fields: Mapping[str, Any], config: object) -> dict[str, Any]:
+    """Return fields of a variant with the schedule that a tile asks for, where none is given."""
+    compact = isinstance(config, Config) and config.schedule == "compact"
+    implied = {"schedule": "compact"} if compact and fields.get("form") != "ragged_k" else {}
+    return {**implied, **fields}
 
 
 def variant_reasons(kernel: Kernel, variant: Variant) -> list[str]:
@@ -54,6 +64,33 @@ def _epilogue_reasons(kernel: Kernel, variant: Variant) -> list[str]:
 
 
 def tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> list[str]:
+    """Return why a tile does not go together with a schedule or an epilogue."""
+    reasons = _schedule_reasons(config, variant)
+    return reasons or _epilogue_tile_reasons(kernel, config, variant)
+
+
+def _schedule_reasons(config: Config, variant: Variant) -> list[str]:
+    """Return why no call could use the kernel: of its two schedules one is compact, one not.
+
+    Offsets on the device need the variant compact if and only if the tile says so. Those on the
+    host need the variant list, whatever the tile says; wgrad always scans.
+    """
+    asked, has = config.schedule == "compact", variant.schedule == "compact"
+    if asked == has or variant.form == "ragged_k" or variant.schedule == "list":
+        return []
+    if has:
+        return [
+            "schedule: the variant compact takes a tile with schedule='compact'; "
+            f"got {config.schedule!r}. Give the tile that, or the variant schedule='scan'"
+        ]
+    return [
+        "schedule: a tile with schedule='compact' takes the variant compact, or list for offsets "
+        f"on the host; got {variant.schedule}. Leave the variant's schedule out, or that of the "
+        "tile"
+    ]
+
+
+def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> list[str]:
     """Return why a tile does not go together with an epilogue.
 
     Half of its columns are gates and half their factors. In an N-major B both come as TMA boxes of

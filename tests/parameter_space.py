@@ -58,7 +58,7 @@ SHAPES = (0, 0, 0, 0, 7, 24, 64, 2688, 2**31 - 1, 2**31, -1)
 def draw_config(rng: random.Random, kernel: Kernel, target: Arch, *, sound: bool) -> Config:
     """Return a config: some field differs from a shipped one, or all of them are drawn.
 
-    A sound one obeys every rule on the target, for the default variant.
+    A sound one obeys every rule on the target, for the default variant of its schedule.
     """
     while True:
         start = rng.choice(kernel.shipped_configs())
@@ -68,7 +68,8 @@ def draw_config(rng: random.Random, kernel: Kernel, target: Arch, *, sound: bool
         config = replace(start, **changes)
         if not sound:
             return config
-        variant = Variant(in_dtype=kernel.in_dtypes[0])
+        schedule = "compact" if config.schedule == "compact" else "scan"
+        variant = Variant(in_dtype=kernel.in_dtypes[0], schedule=schedule)
         if not violations(kernel, config, variant, target):
             return config
 

@@ -27,7 +27,8 @@ def origin_block(results: Results) -> str:
     span = " to ".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else "no"
     return (
         f"One {device['name']}, driver {device['driver'] or 'unknown'}, gemmjit "
-        f"{', '.join(dict.fromkeys(commits))}, {', '.join(dict.fromkeys(days))}; {span} rounds. All numbers: `docs/benchmarks/{FILES['tune'][0]}`."
+        f"{', '.join(dict.fromkeys(commits))}, {', '.join(dict.fromkeys(days))}; {span} "
+        f"rounds. All numbers: `docs/benchmarks/{FILES['tune'][0]}`."
     )
 
 

@@ -13,10 +13,8 @@ from gemmjit.config import Config
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
-from gemmjit.schedule import row_utilization
 from gemmjit.selection import choose
 from gemmjit.selection.admission import reasons_against
-from gemmjit.workloads import power_law
 
 __all__ = ["Candidate", "candidates", "problem_from"]
 
@@ -114,10 +112,10 @@ def _candidate(
 ) -> Candidate:
     reasons = reasons_against(kernel, config, problem, arch)
     if problem.form == "ragged_m":
-        sizes = power_law(problem.rows, max(problem.num_groups, 1), 0.0)
-        utilization: float | None = row_utilization(sizes, config.block_m)
-        high = int((-(-sizes // config.block_m)).sum())
-        num_tiles = high * -(-problem.n // config.block_n)
+        row_tiles = _row_tiles(problem.rows, max(problem.num_groups, 1), config.block_m)
+        scheduled = row_tiles * config.block_m
+        utilization: float | None = problem.rows / scheduled if scheduled else 1.0
+        num_tiles = row_tiles * -(-problem.n // config.block_n)
     else:
         utilization = None
         per_group = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
@@ -126,3 +124,9 @@ def _candidate(
     return Candidate(
         kernel.name, str(config), chosen and not reasons, num_tiles, utilization, verdict
     )
+
+
+def _row_tiles(rows: int, groups: int, block_m: int) -> int:
+    """Return the tiles along M of groups of equal size, of which some have a row more."""
+    base, longer = divmod(rows, groups)
+    return (groups - longer) * -(-base // block_m) + longer * -(-(base + 1) // block_m)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from gemmjit.arch import Arch, devices_of, targets_for
@@ -12,14 +13,16 @@ from gemmjit.cache import Key
 from gemmjit.config import Config
 from gemmjit.constraints import map_violations, require, variant_for
 from gemmjit.dtypes import BF16, DType
+from gemmjit.epilogue import chain_of
 from gemmjit.errors import InvalidConfigError, InvalidDtypeError, ManifestError
 from gemmjit.kernels import Kernel, KernelSpec, Variant
 from gemmjit.kernels import kernel as find_kernel
 from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.problem import MAX_ALIGNMENT, Problem
-from gemmjit.selection import ANY_ROWS, Choice, every_choice
-from gemmjit.selection.coverage import sample_sizes
+from gemmjit.selection import ANY_ROWS, Choice, every_choice, taken_for
+from gemmjit.selection.coverage import empty_sizes, sample_sizes
 from gemmjit.variant import Form, Schedule
+from gemmjit.variant_rules import scheduled
 
 __all__ = ["TILE_LIST", "KernelEntry", "Manifest", "ProblemEntry", "Wanted", "target_of"]
 
@@ -82,7 +85,8 @@ class ProblemEntry:
     offsets : tuple of {"device", "host"}
         Where the offsets of a call lie.
     alignment : int
-        Bytes that divide the address of every operand, 16 at most.
+        Bytes that divide the address of every operand, and of a result that the caller gives; 16
+        at most.
     kernel : str or None
         Kernel, or kernel of `config`, that the calls name; None for the default choice.
     config : mapping
@@ -115,9 +119,12 @@ class ProblemEntry:
         InvalidConfigError
             If the calls name a tile that cannot serve them.
         """
-        for offsets in self.offsets:
+        results = {self.alignment}
+        if not chain_of(self.epilogue).accumulates:  # a result of the call's own lies on the grid
+            results.add(MAX_ALIGNMENT)
+        for offsets, result in product(self.offsets, sorted(results)):
             schedule: Schedule = "list" if offsets == "host" else "scan"
-            for choice in self._choices(arch, schedule):
+            for choice in self._choices(arch, schedule, result):
                 kernel, config, variant = choice
                 target = target_of(kernel, arch)
                 require(kernel, config, variant, target)
@@ -125,7 +132,7 @@ class ProblemEntry:
                 if variant.schedule == "compact":
                     yield TileListSpec(targets_for(arch)[0])
 
-    def _choices(self, arch: Arch, schedule: Schedule) -> Iterable[Choice]:
+    def _choices(self, arch: Arch, schedule: Schedule, d_alignment: int) -> Iterable[Choice]:
         def describe(num_groups: int, rows: int) -> Problem:
             problem = Problem.contiguous(
                 self.form,
@@ -140,8 +147,12 @@ class ProblemEntry:
                 schedule=schedule,
                 epilogue=self.epilogue,
             )
-            aligned = dict.fromkeys(("a_alignment", "b_alignment", "d_alignment"), self.alignment)
-            return replace(problem, **aligned)  # type: ignore[arg-type]
+            return replace(
+                problem,
+                a_alignment=self.alignment,
+                b_alignment=self.alignment,
+                d_alignment=d_alignment,
+            )
 
         found: dict[Choice, None] = {}
         sizes = {"num_groups": self.num_groups, "rows": self.rows}
@@ -151,19 +162,27 @@ class ProblemEntry:
             return found
         kernel = find_kernel(self.kernel)
         config = tile_of(kernel, self.config)
-        for size in sample_sizes(**sizes):  # type: ignore[arg-type]
-            problem = describe(*size)
-            variant = variant_for(problem, kernel, config)
-            target = target_of(kernel, arch)
-            require(kernel, config, variant, target)
-            reasons = map_violations(kernel, config, variant, problem, target)
-            if reasons:
-                raise InvalidConfigError(
-                    f"{kernel.name} cannot load the operands: {'; '.join(reasons)}. "
-                    "Leave kernel and config out, and a kernel that can is chosen"
-                )
-            found[Choice(kernel, config, variant)] = None
+        for size in (*sample_sizes(**sizes), *empty_sizes(**sizes)):  # type: ignore[arg-type]
+            problem = describe(*size).settled
+            if not problem.is_empty:
+                found |= dict.fromkeys(_taken(kernel, config, problem, arch))
         return found
+
+
+def _taken(kernel: Kernel, config: Config, problem: Problem, arch: Arch) -> Iterator[Choice]:
+    """Yield what runs on the devices of a target where a call names a kernel."""
+    for device in devices_of(targets_for(arch)[0]):
+        taken, tile = taken_for(kernel, config, problem, device)
+        variant = variant_for(problem, taken, tile)
+        target = target_of(taken, arch)
+        require(taken, tile, variant, target)
+        reasons = map_violations(taken, tile, variant, problem, target)
+        if reasons:
+            raise InvalidConfigError(
+                f"{taken.name} cannot load the operands: {'; '.join(reasons)}. "
+                "Leave kernel and config out, and a kernel that can is chosen"
+            )
+        yield Choice(taken, tile, variant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +223,7 @@ class KernelEntry:
         kernel = find_kernel(self.kernel)
         config = tile_of(kernel, self.config)
         types = {"in_dtype": kernel.in_dtypes[0], "out_dtype": kernel.out_dtypes[0]}
-        variant = Variant.from_dict({**types, **self.variant})
+        variant = Variant.from_dict({**types, **scheduled(self.variant, config)})
         target = target_of(kernel, arch)
         require(kernel, config, variant, target)
         yield KernelSpec(kernel, config, variant, target)

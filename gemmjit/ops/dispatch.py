@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +20,7 @@ from gemmjit.occupancy import occupancy
 from gemmjit.ops.planning import plan_ladder
 from gemmjit.plan import Plan
 from gemmjit.problem import Problem
-from gemmjit.selection import choose
+from gemmjit.selection import choose, taken_for
 from gemmjit.variant import Schedule, Variant
 
 __all__ = [
@@ -103,9 +103,9 @@ def spec_for(
     InvalidConfigError
         If the config breaks a rule there; with every reason.
     """
+    problem = problem.settled
     chosen, tile = resolve(problem, arch, config, gpu)
-    if chosen.loads_by_tma and not problem.has_products:
-        chosen, tile = _without_maps(problem, arch, chosen, tile)
+    chosen, tile = taken_for(chosen, tile, problem, arch)
     variant = variant_for(problem, chosen, tile)
     targets = targets_for(arch, chosen.accelerated)
     if not targets:
@@ -121,28 +121,6 @@ def spec_for(
             "Leave config out, and a kernel that can is chosen"
         )
     return KernelSpec(chosen, tile, variant, target)
-
-
-def _without_maps(
-    problem: Problem, arch: Arch, asked: Kernel, tile: Config
-) -> tuple[Kernel, Config]:
-    """Return what writes the zeros of a problem that has none of the elements to be loaded.
-
-    A TensorMap has no empty dimension, so the kernel that was asked for cannot be launched; that
-    the tile is sound for other problems of this kind is checked all the same.
-    """
-    variant = replace(
-        variant_for(problem, asked, tile),
-        a_k_major=problem.form == "ragged_m",
-        b_k_major=problem.form == "ragged_m",
-        a_vector=True,
-        b_vector=True,
-        a_blocked=False,
-        b_blocked=False,
-    )
-    targets = targets_for(arch, asked.accelerated)
-    require(asked, tile, variant, targets[0] if targets else arch)
-    return choose(problem, arch)
 
 
 def spec_with(problem: Problem, kernel: LadderKernel) -> tuple[KernelSpec, LadderKernel | None]:
@@ -167,6 +145,7 @@ def spec_with(problem: Problem, kernel: LadderKernel) -> tuple[KernelSpec, Ladde
         f"{name} {getattr(have, name)}, the arrays need {getattr(need, name)}"
         for name in ("form", "in_dtype", "out_dtype", "epilogue", "schedule")
         if getattr(have, name) != getattr(need, name)
+        and not (name == "epilogue" and have.chain.serves(need.chain))
     ]
     reasons += [
         f"{name} {getattr(have, name)}, the arrays have {size}"

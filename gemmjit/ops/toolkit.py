@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from gemmjit import templating
@@ -16,6 +16,7 @@ from gemmjit.kernels import kernel as find_kernel
 from gemmjit.ops import grouped_mm as operator
 from gemmjit.ops.dispatch import LadderKernel, build_all, default_arch, spec_for
 from gemmjit.problem import Problem
+from gemmjit.variant_rules import scheduled
 
 __all__ = ["LaunchableKernel", "compile", "prepare", "render", "shipped_tiles"]
 
@@ -85,7 +86,9 @@ def render(
         Architecture or target, as in ``"sm_90a"``; by default GEMMJIT_ARCH, else sm_90a. A plain
         name means the best target of that architecture: ``"sm_90"`` is sm_90a, ``"sm_80"`` sm_80.
     **variant
-        Fields of `gemmjit.kernels.Variant`, as in ``out_dtype="float32"``.
+        Fields of `gemmjit.kernels.Variant`, as in ``out_dtype="float32"``. A tile with
+        ``schedule="compact"`` and the variant of that schedule imply each other: without a tile the
+        default one has it, without a schedule the variant.
 
     Returns
     -------
@@ -188,14 +191,15 @@ def shipped_tiles(
         No reasons for a tile that can.
     """
     found, chosen, target = _asked(kernel, arch, variant)
-    return {tile: violations(found, tile, chosen, target) for tile in found.shipped_configs()}
+    tiles = [_scheduled(tile, chosen) for tile in found.shipped_configs()]
+    return {tile: violations(found, tile, chosen, target) for tile in tiles}
 
 
 def _spec(
     name: str, config: Config | None, arch: Arch | str | None, variant: dict[str, Any]
 ) -> KernelSpec:
-    found, chosen, target = _asked(name, arch, variant)
-    tile = config if config is not None else found.default_config
+    found, chosen, target = _asked(name, arch, scheduled(variant, config))
+    tile = config if config is not None else _scheduled(found.default_config, chosen)
     if not isinstance(tile, Config) or tile.kernel != found.name:
         raise InvalidConfigError(
             f"config: {found.name} takes a {found.config_type.__name__}; "
@@ -203,6 +207,11 @@ def _spec(
         )
     require(found, tile, chosen, target)
     return KernelSpec(found, tile, chosen, target)
+
+
+def _scheduled(tile: Config, variant: Variant) -> Config:
+    """Return a shipped tile, which leaves the schedule open, with that of a variant."""
+    return replace(tile, schedule="compact") if variant.schedule == "compact" else tile
 
 
 def _asked(

@@ -1,6 +1,6 @@
 """Which kernel and tile serve a problem, and what a tile is expected to take."""
 
-from gemmjit.selection.choice import choose
+from gemmjit.selection.choice import choose, taken_for
 from gemmjit.selection.coverage import ANY_ROWS, Choice, every_choice
 from gemmjit.selection.explanation import Explanation, Refusal, explain
 from gemmjit.selection.model import Prediction
@@ -14,4 +14,5 @@ __all__ = [
     "choose",
     "every_choice",
     "explain",
+    "taken_for",
 ]

@@ -17,7 +17,7 @@ from gemmjit.selection.choice import choose
 from gemmjit.selection.heuristic import MEAN_ROWS_BOUNDS, rivals
 from gemmjit.variant import Variant
 
-__all__ = ["ANY_ROWS", "Choice", "every_choice", "sample_sizes"]
+__all__ = ["ANY_ROWS", "Choice", "empty_sizes", "every_choice", "sample_sizes"]
 
 #: Rows of a call when nothing is known; more change no choice.
 ANY_ROWS = (1, 2**20)
@@ -60,6 +60,20 @@ def sample_sizes(num_groups: int | None, rows: tuple[int, int]) -> Iterator[tupl
                 yield count, size
 
 
+def empty_sizes(num_groups: int | None, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield groups and rows of calls in which nothing is multiplied.
+
+    A rank may be without tokens, or without experts: its result is zeros, written by a kernel. The
+    choice is that of `Problem.settled`. Parameters are those of `sample_sizes`.
+    """
+    if rows[0] <= 1:
+        for count in sorted({1, 2} if num_groups is None else {max(num_groups, 1)}):
+            yield count, 0
+    if not num_groups:
+        for _, length in sample_sizes(1, rows):
+            yield 0, length
+
+
 def every_choice(
     describe: Callable[[int, int], Problem],
     arch: Arch,
@@ -85,23 +99,20 @@ def every_choice(
             kernel, config = choose(problem, arch, gpu)
             found[Choice(kernel, config, variant_for(problem, kernel, config))] = None
 
+    def settled(*size: int) -> Problem:
+        return describe(*size).settled
+
     sizes = list(sample_sizes(num_groups, rows))
     for size in sizes:
-        problem = describe(*size)
+        problem = settled(*size)
         add(problem)
         if num_groups is None or rows[0] != rows[1]:
             for config in rivals(problem):
                 kernel = KERNELS[config.kernel]
                 if not problem.is_empty and not reasons_against(kernel, config, problem, arch):
                     found[Choice(kernel, config, variant_for(problem, kernel, config))] = None
-    # A rank may be without tokens, or without experts: its result is zeros, written by a kernel.
-    if rows[0] <= 1:
-        add(describe(max(1, num_groups or 1), 0).settled)
-        if num_groups is None or num_groups > 1:
-            add(describe(num_groups or 2, 0).settled)
-    if not num_groups:
-        for _, length in sample_sizes(1, rows):
-            add(describe(0, length).settled)
+    for size in empty_sizes(num_groups, rows):
+        add(settled(*size))
     tuned = records.current()
     if tuned is None:
         return list(found)
@@ -109,8 +120,8 @@ def every_choice(
     # stride says nothing, is at a corner.
     low_high = max(rows[0], 1), max(rows[1], 1)
     groups = None if num_groups is None else max(num_groups, 1)
-    for kind in {kind_of(describe(*size)) for size in sizes}:
+    for kind in {kind_of(settled(*size)) for size in sizes}:
         for gpu, bucket in tuned.buckets_of(kind):
             for size in corners(bucket, groups, low_high):
-                add(describe(*size), gpu)
+                add(settled(*size), gpu)
     return list(found)

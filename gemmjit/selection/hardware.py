@@ -1,8 +1,8 @@
 """What the cost model knows of GPUs: rates, bandwidths and fixed costs, each with its source.
 
-Only the H200 was measured. Its constants are a fit of `gemmjit.selection.model` to the times of k3's
-tiles in ``tests/data/tiles_h200.json`` (one H200, driver 580.159.04, 2026-11-30, products named and
-drawn, hot and cool); those of k0, k1 and k2 follow from three products of the same day in
+Only the H200 was measured. Its constants are a fit of `gemmjit.selection.model` to the times of
+k3's tiles in ``tests/data/tiles_h200.json`` (one H200, driver 580.159.04, 2026-11-30, products
+named and drawn, hot and cool); those of k0, k1 and k2 follow from three products of the same day in
 ``docs/benchmarks/ladder_h200.json``. For other architectures the peaks are those of data sheets,
 and the H200's shares of the peaks are taken over: estimates, not measurements.
 """

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gemmjit.config import Config, Sm90WgmmaConfig
 from gemmjit.problem import Problem
-from gemmjit.schedule import row_utilization
+from gemmjit.schedule import max_row_tiles, row_utilization
 
 __all__ = ["Work", "work_of"]
 
@@ -20,6 +20,9 @@ _ROWS = 64  # of a block that k3 can leave out of a tile
 _HALF_TILE = 1.4
 _MANY_TILES = 1 << 18  # beyond this, waves are so many that the mean says enough
 _MANY_CLAIMS = 1 << 14  # likewise, where claims even out what is left
+
+#: Groups that ``core/turns.cuh`` looks at before blocks claim tiles; more of them count as uneven.
+MAX_LOOKED_AT = 1024
 
 Sizes = npt.NDArray[np.int64]
 
@@ -44,7 +47,9 @@ class Work:
         Each operand once and the result; and what all tiles load.
     in_step : bool
         Whether blocks that start together stay together, so that neighbours read the same operands
-        at the same time: all tiles are full, or there are as many in each group.
+        at the same time: all tiles are full, or there are as many in each group, and blocks that
+        can claim tiles find that out (``core/turns.cuh``). Not looked at for the ragged-K form,
+        where it is True.
     rereads : float
         Row tiles of a group beyond the first, on average: how often its weights would be read again
         if nothing were left of them in cache.
@@ -81,28 +86,34 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
     columns = -(-problem.n // config.block_n)
     claimed = isinstance(config, Sm90WgmmaConfig) and config.order == "claimed"
     in_step, rereads = True, 0.0
+    depth: int | Sizes
     if problem.form == "ragged_m":
         in_step, rereads = _togetherness(sizes, config.block_m)
-        rows = _row_tiles(sizes, config)
-        depth = np.full(len(rows), -(-problem.k // config.block_k) * config.block_k)
+        if claimed and _may_claim(problem, config, sizes, num_sms):
+            in_step = in_step and _looks_at_groups(problem, config)
+        rows, counts = _row_tiles(sizes, config)
+        row_tiles = int(counts.sum())
+        depth = -(-problem.k // config.block_k) * config.block_k
         eta = row_utilization(sizes, config.block_m)
         used = int(sizes.sum())
         dram = used * problem.k * in_size + used * problem.columns * out_size
         dram += int((sizes > 0).sum()) * problem.k * problem.n * in_size
-        l2 = int((rows + config.block_n).sum()) * columns * problem.k * in_size
+        loaded = int((rows * counts).sum()) + row_tiles * config.block_n
+        l2 = loaded * columns * problem.k * in_size
     else:
         tall = -(-problem.m // config.block_m)
-        rows = np.full(len(sizes) * tall, config.block_m)
-        depth = np.repeat(-(-sizes // config.block_k) * config.block_k, tall)
+        rows, counts = np.full((2, len(sizes)), [[config.block_m], [tall]])
+        row_tiles = len(sizes) * tall
+        depth = -(-sizes // config.block_k) * config.block_k
         used = int(sizes.sum())
-        eta = used / max(int((-(-sizes // config.block_k) * config.block_k).sum()), 1)
+        eta = used / max(int(depth.sum()), 1)
         padded = columns * config.block_n / max(problem.n, 1)
         dram = used * (problem.m + problem.n) * in_size
         dram += len(sizes) * problem.m * problem.n * out_size
         dram = int(dram * padded)  # seen where 192 columns leave a part: 5 to 7 % at N = 4096
         l2 = used * tall * columns * (config.block_m + config.block_n) * in_size
-    tiles = len(rows) * columns
-    flops = 2.0 * rows * depth * config.block_n
+    tiles = row_tiles * columns
+    flops = np.asarray(2.0 * rows * depth * config.block_n, np.float64)
     if problem.form == "ragged_m" and isinstance(config, Sm90WgmmaConfig) and config.pingpong:
         flops[rows < config.block_m] *= _HALF_TILE
     boxes = rows / 64 * (config.block_n / 64)
@@ -112,9 +123,9 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         waves=waves,
         last_wave_fill=(tiles - (waves - 1) * num_sms) / num_sms if tiles else 1.0,
         eta=eta,
-        busiest_flops=_busiest(flops, columns, num_sms, claimed),
+        busiest_flops=_busiest(flops, counts, columns, num_sms, claimed),
         busiest_tiles=float(waves),
-        busiest_boxes=_busiest(boxes, columns, num_sms, claimed),
+        busiest_boxes=_busiest(boxes, counts, columns, num_sms, claimed),
         dram_bytes=dram,
         l2_bytes=l2,
         in_step=in_step,
@@ -122,45 +133,87 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
     )
 
 
-def _row_tiles(sizes: Sizes, config: Config) -> Sizes:
-    """Return the rows that are computed of each tile along M."""
+def _row_tiles(sizes: Sizes, config: Config) -> tuple[Sizes, Sizes]:
+    """Return the rows that are computed of each tile along M, and how many like it follow.
+
+    An entry stands for all full tiles of a group, or for its partial one: there can be billions of
+    tiles, but not of groups.
+    """
     step = _ROWS if isinstance(config, Sm90WgmmaConfig) else config.block_m
     full, rest = np.divmod(sizes, config.block_m)
-    counts = full + (rest > 0)
-    rows = np.full(int(counts.sum()), config.block_m, np.int64)
-    ends = np.cumsum(counts) - 1
-    partial = rest > 0
-    rows[ends[partial]] = -(-rest[partial] // step) * step
-    return rows
+    rows = np.stack([np.full_like(sizes, config.block_m), -(-rest // step) * step], axis=1)
+    counts = np.stack([full, rest > 0], axis=1)
+    there = counts > 0
+    return rows[there], counts[there]
+
+
+def _may_claim(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> bool:
+    """Return whether a block can get a second tile, so that there is something to claim.
+
+    A grid is sized by an exact list where the offsets are on the host, else by the most tiles that
+    there could be. A block of k3 fills a multiprocessor.
+    """
+    if problem.schedule == "list":
+        tail = problem.rows - int(sizes.sum()) if problem.zero_tail else 0
+        row_tiles = int((-(-sizes // config.block_m)).sum()) + -(-tail // config.block_m)
+    elif config.schedule == "bounded":  # a block for each
+        return False
+    else:
+        row_tiles = max_row_tiles(problem.rows, problem.num_groups + 1, config.block_m)
+    return row_tiles * -(-problem.n // config.block_n) > num_sms
+
+
+def _looks_at_groups(problem: Problem, config: Config) -> bool:
+    """Return whether blocks of ``core/turns.cuh`` ask if tiles are alike, before they claim."""
+    scans = problem.schedule == "scan" and config.schedule != "compact"
+    return scans and problem.num_groups <= MAX_LOOKED_AT
 
 
 def _togetherness(sizes: Sizes, block_m: int) -> tuple[bool, float]:
-    """Return `Work.in_step` and `Work.rereads`; the first as ``core/turns.cuh`` finds it."""
+    """Return whether tiles are alike, by the rule of ``core/turns.cuh``, and `Work.rereads`."""
     rows = sizes[sizes > 0]
     if len(rows) == 0:
         return True, 0.0
     tiles = -(-rows // block_m)
-    in_step = not (rows % block_m).any() or (tiles.min() == tiles.max() and tiles[0] > 1)
-    return bool(in_step), float(tiles.mean()) - 1.0
+    alike = not (rows % block_m).any() or (tiles.min() == tiles.max() and tiles[0] > 1)
+    return bool(alike), float(tiles.mean()) - 1.0
 
 
 def _busiest(
-    of_row_tile: npt.NDArray[np.float64], columns: int, num_sms: int, claimed: bool
+    of_row_tile: npt.NDArray[np.float64],
+    counts: Sizes,
+    columns: int,
+    num_sms: int,
+    claimed: bool,
 ) -> float:
-    """Return the largest sum of one multiprocessor: tiles are dealt out in turn, or claimed."""
-    tiles = len(of_row_tile) * columns
+    """Return the largest sum of one multiprocessor: tiles are dealt out in turn, or claimed.
+
+    Parameters
+    ----------
+    of_row_tile : numpy.ndarray, shape (R,)
+        What each tile takes of a run of equal ones along M.
+    counts : numpy.ndarray, shape (R,), int64
+        Row tiles of each run.
+    columns : int
+        Tiles of each row tile.
+    num_sms : int
+    claimed : bool
+    """
+    row_tiles = int(counts.sum())
+    tiles = row_tiles * columns
     if tiles == 0:
         return 0.0
     waves = -(-tiles // num_sms)
+    total = float((of_row_tile * counts).sum())
     if tiles > _MANY_TILES:
-        return float(of_row_tile.mean()) * waves
+        return total / row_tiles * waves
     if claimed and (of_row_tile != of_row_tile[0]).any():
         if tiles > _MANY_CLAIMS:
-            return float(of_row_tile.sum()) * columns / num_sms + float(of_row_tile.max()) / 2
+            return total * columns / num_sms + float(of_row_tile.max()) / 2
         ends = [0.0] * num_sms
-        for tile in np.repeat(of_row_tile, columns).tolist():
+        for tile in np.repeat(of_row_tile, counts * columns).tolist():
             heapq.heapreplace(ends, ends[0] + tile)
         return max(ends)
     dealt = np.zeros(waves * num_sms)
-    dealt[:tiles] = np.repeat(of_row_tile, columns)
+    dealt[:tiles] = np.repeat(of_row_tile, counts * columns)
     return float(dealt.reshape(waves, num_sms).sum(axis=0).max())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -74,6 +76,28 @@ def test_offsets_on_the_host_are_another_variant():
     for offsets, schedules in (('"host"', ["list"]), ('["device", "host"]', ["scan", "list"])):
         wanted = parse(text.format(offsets)).wanted()
         assert [one.spec.variant.schedule for one in wanted] == schedules
+
+
+@pytest.mark.parametrize("more", ["", 'kernel = "k1"', 'out_dtype = "float32"', "rows = [1, 9]"])
+@pytest.mark.parametrize("alignment", [2, 4, 8, 16])
+def test_results_of_the_caller_and_of_the_call_are_both_covered(alignment, more):
+    """A fresh result lies on the grid of 16 bytes whatever the operands' addresses."""
+    text = f"""
+    targets = ["sm_90a"]
+    [[problems]]
+    n = 64
+    k = 64
+    num_groups = 2
+    alignment = {alignment}
+    {more}
+    """
+    covered = {one.spec for one in parse(text).wanted()}
+    out_dtype = "float32" if "float32" in more else None
+    usual = Problem.contiguous(num_groups=2, rows=9, n=64, k=64, out_dtype=out_dtype)
+    for result in (alignment, 16):
+        asked = replace(usual, a_alignment=alignment, b_alignment=alignment, d_alignment=result)
+        needed = spec_for(asked, Arch(90), "k1" if "kernel" in more else None).alternatives
+        assert set(needed) & covered, result
 
 
 def test_a_tile_of_ones_own():

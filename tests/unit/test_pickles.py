@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import pytest
@@ -66,6 +66,15 @@ def test_fields_that_do_not_fit_are_refused(value):
             restored(value, state)
 
 
+@pytest.mark.parametrize("state", [{1: 2}, {None: 1, "b": 2, ("c",): 3}], ids=str)
+def test_names_of_fields_that_are_no_texts_are_refused(state):
+    value = VALUES[-1]
+    with pytest.raises(StalePickleError, match=r"with .* unknown\. Make the Problem anew"):
+        restored(value, state)
+    with pytest.raises(StalePickleError, match=r"with .* unknown\. Make the Problem anew"):
+        restored(value, value.__getstate__() | state)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnConfig(Config):
     """A tile of somebody's own kernel."""
@@ -74,13 +83,16 @@ class OwnConfig(Config):
     block_n: int = 2
     block_k: int = 3
     warps: int = 4
+    notes: dict[str, int] = field(default_factory=dict, hash=False)
 
 
 def test_the_configs_of_others_have_names_too():
     state = OwnConfig(warps=8).__getstate__()
     assert state == {f.name: getattr(OwnConfig(warps=8), f.name) for f in fields(OwnConfig)}
-    del state["warps"]
-    assert restored(OwnConfig(), state) == OwnConfig()
+    del state["warps"], state["notes"]
+    again = restored(OwnConfig(), state)
+    assert again == OwnConfig()
+    assert again.notes is not restored(OwnConfig(), state).notes  # made anew, as in a new config
 
 
 @pytest.fixture
@@ -137,4 +149,17 @@ def test_a_kernel_of_another_version_is_refused(kernel, monkeypatch, tmp_path, f
 def test_a_kernel_of_a_version_that_did_not_say(kernel):
     state = dict(vars(kernel))
     with pytest.raises(StalePickleError, match="a version that did not say which"):
+        object.__new__(type(kernel)).__setstate__(state)
+
+
+@pytest.mark.parametrize("state", [None, [1, 2], (None, {"name": "k1"}), "k1", {1: 2}], ids=str)
+def test_a_state_of_a_kernel_that_is_no_mapping_of_names(kernel, state):
+    with pytest.raises(StalePickleError, match=r"did not say which.* Compile it again"):
+        object.__new__(type(kernel)).__setstate__(state)
+
+
+def test_a_kernel_that_lacks_a_field(kernel):
+    state = kernel.__getstate__()
+    del state["cubin"], state["spec"]
+    with pytest.raises(StalePickleError, match=r" without cubin, spec\. Compile it again"):
         object.__new__(type(kernel)).__setstate__(state)

@@ -60,3 +60,14 @@ def test_arrays_without_elements_need_one_kernel_whatever_their_strides():
     assert spec_for(odd.settled, SM90) == spec_for(usual.settled, SM90)
     full = Problem.contiguous("ragged_k", num_groups=4, rows=8, n=64, k=64, a_k_major=True)
     assert full.settled is full
+
+
+@pytest.mark.parametrize("epilogue", ["bias_strided", "bias_f32_strided+swiglu_split+row_scale"])
+def test_arrays_of_an_epilogue_without_elements_count_as_lying_side_by_side(epilogue):
+    sizes = {"num_groups": 0, "rows": 8, "n": 64, "k": 64, "b_k_major": True}
+    odd = Problem.contiguous(**sizes, epilogue=epilogue)
+    usual = Problem.contiguous(**sizes, epilogue=epilogue.replace("_strided", ""))
+    assert odd.settled == usual.settled
+    assert spec_for(odd, SM90) == spec_for(odd.settled, SM90) == spec_for(usual, SM90)
+    read = Problem.contiguous(**sizes | {"num_groups": 2, "k": 0}, epilogue=epilogue)
+    assert read.settled.epilogue == epilogue  # what is added to nothing is read

@@ -34,6 +34,11 @@ SIZES = {"num_groups": 4, "rows": 64, "n": 64, "k": 64}
         ("schedule", "bogus", InvalidProblemError),
         ("schedule", None, InvalidProblemError),
         ("form", "ragged", InvalidProblemError),
+        ("a_k_major", 3, InvalidProblemError),
+        ("a_k_major", "no", InvalidProblemError),
+        ("b_k_major", "no", InvalidProblemError),
+        ("b_k_major", 0, InvalidProblemError),
+        ("b_k_major", None, InvalidProblemError),
         ("epilogue", ["bias"], InvalidConfigError),
         ("dtype", "float8", InvalidDtypeError),
         ("out_dtype", "float8", InvalidDtypeError),
@@ -42,6 +47,20 @@ SIZES = {"num_groups": 4, "rows": 64, "n": 64, "k": 64}
 def test_arguments_of_a_problem(argument, value, error):
     with pytest.raises(error, match=f"^{argument}: expected"):
         Problem.contiguous(**SIZES | {argument: value})
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["emulate", "k1"]], ids=lambda c: c[0])
+def test_a_memory_order_on_the_command_line(command, capsys):
+    argv = [*command, "--problem", "rows=8,groups=2,n=64,k=64,b_k_major=no"]
+    assert cli.main(argv) == 2
+    told = capsys.readouterr().err
+    assert "b_k_major: expected True or False; got 'no'" in told
+    assert "b_k_major=true" in told
+
+
+@pytest.mark.parametrize("order", [True, np.True_])
+def test_memory_orders_may_be_of_numpy(order):
+    assert Problem.contiguous(**SIZES, b_k_major=order).strides.bk == 1
 
 
 @pytest.mark.parametrize("epilogue", ["accumulate", "bias+accumulate"])

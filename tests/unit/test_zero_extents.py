@@ -138,6 +138,49 @@ def test_a_launch_without_products_is_of_the_kernels_own_types_all_the_same(name
     assert (out == 3).all()
 
 
+STEPS = ["bias", "bias_f32", "bias_strided", "bias+swiglu_split+row_scale_f32"]
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["on the host", "on the device"])
+@pytest.mark.parametrize("epilogue", STEPS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_launch_without_groups_reads_no_operand_of_the_epilogue(name, epilogue, on_device):
+    """Whatever strides they have: NumPy gives arrays without elements strides of 0."""
+    given = {"bias": np.ones((0, 64), np.float32 if "f32" in epilogue.split("+")[0] else BF16)}
+    if "swiglu" in epilogue:
+        scale = np.ones(8, np.float32)
+        given["epilogue"] = gemmjit.SwiGLU("split"), gemmjit.RowScale(scale)
+    offs = np.zeros(0, np.int32) if on_device else []
+    kernel = gemmjit.compile(name, epilogue=epilogue, b_k_major=name in ("k2", "k3"))
+    got = kernel.launch(bf16(8, 64), bf16(0, 64, 64), offs=offs, **given)
+    want = gemmjit.grouped_mm(bf16(8, 64), bf16(0, 64, 64), offs=offs, **given)
+    np.testing.assert_array_equal(got, want, strict=True)
+    assert got.shape == (8, 32 if "swiglu" in epilogue else 64)
+    assert not got.astype(np.float32).any()
+
+
+def test_a_kernel_for_any_strides_of_a_bias_takes_neighbours_too():
+    a, b, bias = bf16(8, 64), bf16(2, 64, 64), np.arange(128).reshape(2, 64).astype(BF16)
+    offs = np.array([3, 8], np.int32)
+    for name in KERNELS:
+        anyhow = gemmjit.compile(name, epilogue="bias_strided", out_dtype="float32")
+        got = anyhow.launch(a, b, offs=offs, bias=bias)
+        np.testing.assert_array_equal(got, 64.0 + np.repeat(bias, [3, 5], axis=0).astype(float))
+        side_by_side = gemmjit.compile(name, epilogue="bias", out_dtype="float32")
+        apart = np.repeat(bias, 2, axis=1)[:, ::2]
+        with pytest.raises(InvalidConfigError, match="bias, the arrays need bias_strided"):
+            side_by_side.launch(a, b, offs=offs, bias=apart)
+        np.testing.assert_array_equal(anyhow.launch(a, b, offs=offs, bias=apart), got)
+
+
+def test_a_contraction_of_nothing_still_adds_a_bias_as_it_lies():
+    a, b = bf16(8, 0), bf16(2, 0, 64)
+    apart = np.repeat(np.arange(128).reshape(2, 64), 2, axis=1).astype(BF16)[:, ::2]
+    want = np.repeat(np.arange(128.0).reshape(2, 64), [3, 5], axis=0)
+    got = gemmjit.grouped_mm(a, b, offs=np.array([3, 8], np.int32), bias=apart)
+    np.testing.assert_array_equal(got.astype(float), want)
+
+
 def test_a_launch_without_products_on_a_gpu(torch_gpu):
     """What is launched there is a kernel that writes zeros, with no TensorMap."""
     fake, maker = torch_gpu
