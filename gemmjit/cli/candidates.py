@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from gemmjit.arch import Arch
 from gemmjit.bench.cases import MAX_GROUPS
 from gemmjit.cli import choices
 from gemmjit.config import Config
-from gemmjit.errors import InvalidDtypeError, InvalidProblemError
+from gemmjit.errors import InvalidProblemError
 from gemmjit.kernels import KERNELS, Kernel
 from gemmjit.problem import Problem
 from gemmjit.selection import choose
@@ -91,10 +90,7 @@ def problem_from(given: dict[str, Any]) -> Problem:
         )
     for name, read in (("dtype", choices.operand_dtype), ("out_dtype", choices.result_dtype)):
         if name in values:
-            try:
-                values[name] = read(str(values[name]))
-            except argparse.ArgumentTypeError as error:
-                raise InvalidDtypeError(f"{name}: {error}") from None
+            values[name] = read(str(values[name]))
     return Problem.contiguous(form, **sizes, **values)
 
 

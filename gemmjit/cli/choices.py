@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmjit.arch import Arch
 from gemmjit.config import Config
-from gemmjit.dtypes import DType, dtype_of
+from gemmjit.dtypes import DType
 from gemmjit.errors import InvalidDtypeError
 from gemmjit.kernels import KERNELS, Kernel
 
@@ -30,31 +30,28 @@ __all__ = [
 ]
 
 
-def operand_dtype(text: str) -> DType:
+def operand_dtype(text: str, argument: str = "dtype") -> DType:
     """Read an element type that operands can have.
 
     Raises
     ------
-    argparse.ArgumentTypeError
+    InvalidDtypeError
         If no kernel takes it; of the types of gemmjit, some are of offsets alone.
     """
-    return _dtype(text, [one for kernel in KERNELS.values() for one in kernel.in_dtypes])
+    return _dtype(text, argument, [one for k in KERNELS.values() for one in k.in_dtypes])
 
 
-def result_dtype(text: str) -> DType:
+def result_dtype(text: str, argument: str = "out_dtype") -> DType:
     """Read an element type that a result can have, as `operand_dtype` does."""
-    return _dtype(text, [one for kernel in KERNELS.values() for one in kernel.out_dtypes])
+    return _dtype(text, argument, [one for k in KERNELS.values() for one in k.out_dtypes])
 
 
-def _dtype(text: str, known: list[DType]) -> DType:
-    try:
-        found = dtype_of(text)
-    except InvalidDtypeError:
-        found = None
-    if found is None or found not in known:
+def _dtype(text: str, argument: str, known: list[DType]) -> DType:
+    found = {spelling: one for one in known for spelling in (one.name, one.short)}
+    if text not in found:
         names = ", ".join(dict.fromkeys(one.name for one in known))
-        raise argparse.ArgumentTypeError(f"expected one of {names}; got {text!r}. Pick one")
-    return found
+        raise InvalidDtypeError(f"{argument}: expected one of {names}; got {text}. Pick one")
+    return found[text]
 
 
 def setting(text: str) -> dict[str, Any]:

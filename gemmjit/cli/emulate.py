@@ -60,12 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype",
-        type=choices.operand_dtype,
         help="element type of the operands (default: bfloat16)",
     )
     parser.add_argument(
         "--out-dtype",
-        type=choices.result_dtype,
         help="element type of the result (default: that of the operands)",
     )
     parser.add_argument(
@@ -121,9 +119,11 @@ def run(arguments: argparse.Namespace) -> int:
     kernel = find_kernel(arguments.kernel)
     arch = Arch.parse(arguments.arch) if arguments.arch else default_arch()
     given = dict(arguments.problem)
-    for name in ("dtype", "out_dtype"):
+    for name, read in (("dtype", choices.operand_dtype), ("out_dtype", choices.result_dtype)):
         if getattr(arguments, name) is not None:
             given[name] = getattr(arguments, name)
+        if name in given:
+            given[name] = read(str(given[name]))
     case = make_case(given, arguments.sizes, arguments.form, arguments.seed)
     config = choices.tile(kernel, arguments.config)
     trace = Trace() if arguments.trace else None

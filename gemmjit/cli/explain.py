@@ -49,13 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype",
-        type=choices.operand_dtype,
         default="bfloat16",
         help="element type of the operands (default: bfloat16)",
     )
     parser.add_argument(
         "--out-dtype",
-        type=choices.result_dtype,
         help="element type of the result (default: that of the operands)",
     )
     parser.add_argument(
@@ -97,8 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
         rows=arguments.rows if sizes is None else sum(sizes),
         n=arguments.n,
         k=arguments.k,
-        dtype=arguments.dtype,
-        out_dtype=arguments.out_dtype,
+        dtype=choices.operand_dtype(arguments.dtype),
+        out_dtype=None
+        if arguments.out_dtype is None
+        else choices.result_dtype(arguments.out_dtype),
         b_k_major=arguments.b_k_major,
         schedule=arguments.schedule,
         epilogue=arguments.epilogue,

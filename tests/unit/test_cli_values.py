@@ -119,9 +119,9 @@ def test_what_nothing_serves_has_no_choice(capsys):
 
 def test_a_type_is_refused_with_those_that_there_are(capsys):
     for argv, option in (
-        ((*EXPLAIN, "--sizes", "5", "--dtype", "int32"), "argument --dtype"),
-        (("emulate", "k3", "--out-dtype", "int32"), "argument --out-dtype"),
+        ((*EXPLAIN, "--sizes", "5", "--dtype", "int32"), "dtype"),
+        (("emulate", "k3", "--out-dtype", "int32"), "out_dtype"),
         (("inspect", "--problem", "rows=9,groups=3,n=8,k=8,dtype=int32"), "problem: dtype"),
     ):
         said = refused(capsys, *argv)
-        assert f"{option}: expected one of bfloat16, float16, float32; got 'int32'" in said
+        assert f"{option}: expected one of bfloat16, float16, float32; got int32" in said
