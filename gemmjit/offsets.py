@@ -50,7 +50,7 @@ def from_row_ids(row_ids: Any, num_groups: int) -> Any:
     """Return end offsets for the group number of each row.
 
     Rows must be sorted by group. Numbers outside ``[0, num_groups)`` count as rows of no group and
-    must lie behind all others.
+    must come after all others.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ def ragged_dot(
     Returns
     -------
     jax.Array, shape (M, N)
-        Rows behind the last group are zero.
+        Rows past the last group are zero.
 
     Raises
     ------
