@@ -114,10 +114,10 @@ def _across(results: Results) -> list[str]:
     if not parts:
         return []
     return [
-        "The two tables cannot be compared with each other. On the cases of both, the throughput of "
-        f"torch's fprop in the ladder's run differs from that in this one: {'; '.join(parts)}. Under "
-        "load the power limit sets the clock, which depends on what else takes turns: in the ladder, "
-        "kernels that draw less power too."
+        "The two tables cannot be compared with each other. On the cases of both, the throughput "
+        "of torch's fprop in the ladder's run differs from that in this one: "
+        f"{'; '.join(parts)}. Under load the power limit sets the clock, which depends on what "
+        "else takes turns: in the ladder, kernels that draw less power too."
     ]
 
 
