@@ -14,7 +14,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-OUTSIDE = ("README.md", "CONTRIBUTING.md", "templates/README.md")
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "templates/README.md")
 PROJECT = "project/"
 
 _LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")

@@ -93,8 +93,9 @@ class Config(NamedFields):
     def tile_name(self) -> str:
         """Everything that decides the compiled code, problem and schedule apart, in a few letters.
 
-        What differs from the defaults of the kernel is spelled out; two tiles of a kernel never
-        have the same name.
+        Block sizes come first, as in ``128x128x64``, then a letter and a number for each field
+        that differs from the kernel's default; some fields are always there. Two tiles of a kernel
+        never have the same name. ``docs/how-to/choose_a_tile.md`` lists the letters.
         """
         return f"{self.block_m}x{self.block_n}x{self.block_k}{self._details()}"
 
@@ -227,7 +228,11 @@ class Sm90WgmmaConfig(Config):
 
     @property
     def tile_name(self) -> str:
-        """As of every config, behind the way in which the consumers share the work."""
+        """As for every config, after ``pp`` (`pingpong`) or ``co`` (consumers share each tile).
+
+        In ``pp128x192x64_s5c1r8_claimed`` follow `num_stages`, `store_boxes` and `raster_m`; then
+        ``_ef`` if `b_evict_first`, and `order` unless it is listed.
+        """
         way = "pp" if self.pingpong else "co"
         return f"{way}{self.block_m}x{self.block_n}x{self.block_k}{self._details()}"
 

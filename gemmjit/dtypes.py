@@ -13,7 +13,7 @@ import numpy as np
 
 from gemmjit.errors import InvalidDtypeError
 
-__all__ = ["BF16", "F16", "F32", "F64", "I32", "I64", "U8", "DType", "dtype_of"]
+__all__ = ["BF16", "F16", "F32", "F64", "I32", "I64", "U8", "DType", "dtype_of", "served_names"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +72,14 @@ _BY_NAME = {spelling: d for d in _ALL for spelling in (d.name, d.short)}
 _BY_NUMPY = {d.numpy: d for d in _ALL}
 
 
+def served_names(argument: str) -> str:
+    """Return the names of the types that an argument may have, for the text of an error.
+
+    The table above has more: what tensors are stored in, or offsets, but no kernel multiplies.
+    """
+    return ", ".join(d.name for d in ((I32, I64) if argument == "offs" else (BF16, F16, F32)))
+
+
 def dtype_of(spec: object, argument: str = "dtype") -> DType:
     """Return the `DType` that a name, a NumPy dtype, a torch dtype or a `DType` stands for.
 
@@ -103,8 +111,8 @@ def dtype_of(spec: object, argument: str = "dtype") -> DType:
     except TypeError:
         found = None
     if found is None:
-        known = ", ".join(d.name for d in _ALL)
         raise InvalidDtypeError(
-            f"{argument}: expected one of {known}; got {text}. Cast it, or pass another type"
+            f"{argument}: expected one of {served_names(argument)}; got {text}. "
+            "Cast it, or pass another type"
         )
     return found

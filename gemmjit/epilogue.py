@@ -14,7 +14,7 @@ each of them in FP32::
     4. accumulate  x[r, h] += out[r, h]
     5. out[r, h] = x[r, h], rounded once, to the nearest even
 
-Rows behind the last group have no steps: they are zero in a fresh result, whatever the operands
+Rows past the last group have no steps: they are zero in a fresh result, whatever the operands
 hold there, and are not read in them.
 """
 

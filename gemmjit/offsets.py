@@ -50,20 +50,30 @@ def from_row_ids(row_ids: Any, num_groups: int) -> Any:
     """Return end offsets for the group number of each row.
 
     Rows must be sorted by group. Numbers outside ``[0, num_groups)`` count as rows of no group and
-    must lie behind all others.
+    must come after all others. On the host this is checked. On a device it cannot be without
+    waiting for it, and no later check can see it either: ends of unsorted rows are valid ends, of
+    groups that get each other's rows.
 
     Parameters
     ----------
     row_ids : array of int, shape (M,)
+        NumPy, CuPy or torch.
     num_groups : int
 
     Returns
     -------
     array of int32, shape (G,)
+        Same framework, same device.
+
+    Raises
+    ------
+    InvalidProblemError
+        If `row_ids` is on the host and not sorted.
     """
     ids = _as_array(row_ids, "row_ids")
     if not isinstance(num_groups, int | np.integer) or num_groups < 0:
         raise InvalidProblemError(f"num_groups: expected a number >= 0; got {num_groups}")
+    _check_sorted(ids, int(num_groups))
     # Comparing with every group needs no scatter and no host round trip, on any framework.
     groups = _arange_like(ids, num_groups)
     member = (ids[:, None] <= groups[None, :]) & (ids[:, None] >= 0)
@@ -161,6 +171,42 @@ def _check_torch(offs: Any) -> None:
         raise InvalidProblemError(
             f"offs: expected a strided tensor whose memory holds its values; got {mend}"
         )
+
+
+def _check_sorted(ids: Any, num_groups: int) -> None:
+    """Raise for group numbers on the host that are not in order."""
+    values = _values_on_host(ids)
+    if values is None:
+        return
+    # The number of a row of no group counts as one past the last, whatever it is.
+    stranger = (values < 0) | (values >= num_groups)
+    ranks = np.where(stranger, num_groups, values).astype(np.int64)
+    falls = ranks[1:] < ranks[:-1]
+    if falls.any():
+        at = int(falls.argmax()) + 1
+        raise InvalidProblemError(
+            f"row_ids: expected rows sorted by group, those of no group last; got row_ids[{at}] = "
+            f"{int(values[at])} after {int(values[at - 1])}. Sort the rows of the operand, as with "
+            "order = numpy.argsort(row_ids, kind='stable'), and pass row_ids[order]"
+        )
+
+
+def _values_on_host(array: Any) -> npt.NDArray[np.integer[Any]] | None:
+    """Return what the host can read without waiting; None for devices and for what is traced."""
+    if isinstance(array, np.ndarray):
+        return array
+    if not hasattr(array, "detach"):  # CuPy
+        return None
+    import torch
+
+    if torch.compiler.is_compiling() or type(array) is not torch.Tensor:
+        return None
+    # Under a mode (fake tensors, tracing) or a transform (vmap) a tensor may have no values.
+    hidden = torch._C._len_torch_dispatch_stack() or torch._C._functorch.maybe_current_level()
+    if hidden or array.device.type != "cpu":
+        return None
+    values: npt.NDArray[np.integer[Any]] = array.numpy()
+    return values
 
 
 def _as_array(value: Any, name: str) -> Any:

@@ -73,7 +73,7 @@ def tail_tiles(
     block_m: int,
     block_n: int,
 ) -> IntArray:
-    """Return the tiles of the rows behind the last group, under the group number ``G``.
+    """Return the tiles of the rows past the last group, under the group number ``G``.
 
     Kernels store zeros for them. `rows` is the number of rows of A; the other parameters and the
     result are those of `tile_list`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from figures import (
+    cases,
     counters,
     epilogues,
     findings,
@@ -25,6 +26,7 @@ __all__ = ["BLOCKS", "Results", "read"]
 #: Marked blocks by name; each is made from all results.
 BLOCKS: dict[str, Callable[[Results], str]] = {
     "figures": summary.summary,
+    "cases": cases.table,
     "ladder-origin": ladder.origin_block,
     "ladder-resources": ladder.resources,
     "ladder-times": ladder.times,

@@ -1,4 +1,4 @@
-"""What a worklog on grouped GEMM on a B300 found, and whether it holds on the GPU measured here.
+"""What an unpublished worklog on grouped GEMM on a B300 found, and whether it holds on the H200.
 
 The verdicts come from the ladder's result file; so does which of the reasons is shown.
 """

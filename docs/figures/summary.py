@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from figures.grouped import forms_and_states, geometric_mean, own_ratio
+from figures.grouped import OWN, forms_and_states, geometric_mean, own_ratio
 from figures.ladder import best_rung
 from figures.records import FILES, Record, Results, markdown, origin, shown, states_of
 
@@ -18,6 +18,7 @@ def summary(results: Results) -> str:
         parts.append(_ladder(results["ladder"]))
     if "grouped" in results:
         parts.append(_grouped(results["grouped"]))
+        parts += _across(results)
     if "host" in results:
         parts.append(_host(results["host"]))
     return "\n\n".join(parts) or "No measurement is published yet."
@@ -68,13 +69,66 @@ def _grouped(record: Record) -> str:
     rows.append(["geometric mean", *("-" if mean is None else f"{mean:.2f}" for mean in means)])
     head = ("case", *(f"{form}, {state}" for form, state in pairs))
     baseline = record["peers"].get(record["baseline"], {}).get("title", record["baseline"])
+    others = set(record["peers"]) - {OWN, record["baseline"]}
+    more = (
+        "Intervals and other peers: [k3](docs/explanation/k3.md)"
+        if others
+        else "Intervals: [k3](docs/explanation/k3.md); `gemmjit bench grouped --list` names other "
+        "peers, of which no results are published"
+    )
     return (
         f"Time of `gemmjit.grouped_mm` over that of {baseline} in the same rounds (below 1 is "
         f"faster), each with the faster layout of the weights:\n\n{markdown(head, rows)}\n\n"
-        f"{origin(record, record['results'], FILES['grouped'][0])} Intervals and other peers: "
-        "[k3](docs/explanation/k3.md); how it is measured: "
-        "[measuring](docs/explanation/measuring.md)."
+        f"{origin(record, record['results'], FILES['grouped'][0])} {more}; how it is "
+        "measured: [measuring](docs/explanation/measuring.md)."
     )
+
+
+def _across(results: Results) -> list[str]:
+    """Return by how much the baseline differs between the two tables, and the clocks of both."""
+    if "ladder" not in results or results["grouped"]["baseline"] != "torch":
+        return []
+    ladder, grouped = results["ladder"], results["grouped"]
+    parts = []
+    for state in states_of(ladder):
+        there = ladder["states"][state]
+        gains, clocks = [], []
+        for result in grouped["results"]:
+            here = result["states"].get(state)
+            if here is None or result["form"] != "fprop" or result["case"] not in ladder["cases"]:
+                continue
+            own = [_useful(one) for one in here["entrants"] if one["peer"] == "torch"]
+            others = [
+                _useful(row)
+                for name, row in there["rows"].items()
+                if name.startswith(f"{result['case']}: torch")
+            ]
+            if own and others:
+                gains.append(100 * (max(others) / max(own) - 1))
+                clocks += _clocks(here)
+        if gains:
+            part = f"{state} by {min(gains):+.1f} to {max(gains):+.1f} %"
+            if clocks and _clocks(there):
+                part += f", at {_range(_clocks(there))} MHz against {_range(clocks)} MHz"
+            parts.append(part)
+    if not parts:
+        return []
+    return [
+        "The two tables cannot be compared with each other. On the cases of both, the throughput "
+        "of torch's fprop in the ladder's run differs from that in this one: "
+        f"{'; '.join(parts)}. Under load the power limit sets the clock, which depends on what "
+        "else takes turns: in the ladder, kernels that draw less power too."
+    ]
+
+
+def _clocks(state: Record) -> list[int]:
+    """Return the median clock of a cell, if it was sampled."""
+    found = state["telemetry"].get("sm_clock_mhz")
+    return [round(found["median"])] if found else []
+
+
+def _range(values: list[int]) -> str:
+    return " to ".join(str(value) for value in sorted({min(values), max(values)}))
 
 
 def _host(record: Record) -> str:

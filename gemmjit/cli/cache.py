@@ -29,7 +29,7 @@ from gemmjit.cli.cache_directories import (
     user_directory,
 )
 from gemmjit.cli.choices import directory
-from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
+from gemmjit.cli.output import add_json, bytes_text, counted, print_json, print_table
 from gemmjit.errors import CacheError
 
 __all__ = ["add_arguments", "run"]
@@ -108,7 +108,8 @@ def _info(arguments: argparse.Namespace) -> int:
         return 0
     for row in rows:
         limit = f" of {bytes_text(max_bytes())}" if row["writable"] else ", only read"
-        print(f"{row['path']}: {row['num_entries']} kernels, {bytes_text(row['num_bytes'])}{limit}")
+        held = counted(row["num_entries"], "kernel")
+        print(f"{row['path']}: {held}, {bytes_text(row['num_bytes'])}{limit}")
         if row["num_entries"]:
             targets, versions = " ".join(row["targets"]), " ".join(row["nvrtc"])
             print(f"  targets {targets}; NVRTC {versions}; {row['num_memos']} memos")
@@ -146,7 +147,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     looked_at = []
     for store in readable:
         kernels, memos = len(list(store.entries())), len(list(store.memos()))
-        looked_at.append(f"{kernels} kernels and {memos} memos in {store.root}")
+        held = f"{counted(kernels, 'kernel')} and {counted(memos, 'memo')}"
+        looked_at.append(f"{held} in {store.root}")
         for stored, reason in store.verify():
             removed = arguments.remove and store.writable and store.remove(stored)
             left += not removed
@@ -173,8 +175,8 @@ def _prune(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"removed": [_row(one) for one in removed], "num_bytes": user.size()})
     else:
-        freed = bytes_text(sum(one.num_bytes for one in removed))
-        print(f"{len(removed)} kernels removed ({freed}); {bytes_text(user.size())} are left.")
+        freed, left = bytes_text(sum(one.num_bytes for one in removed)), bytes_text(user.size())
+        print(f"{counted(len(removed), 'kernel')} removed ({freed}); {left} are left.")
         if user.size() > limit:
             print(f"What was used in the last {GRACE_SECONDS // 60:.0f} minutes stays.")
     return 0
@@ -191,14 +193,14 @@ def _clear(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"removed": [_row(one) for one in removed], "num_bytes": user.size()})
     else:
-        print(f"{len(removed)} kernels removed from {user.root}.")
+        print(f"{counted(len(removed), 'kernel')} removed from {user.root}.")
     return 0 if len(removed) == len(found) and not kept else 1
 
 
 def _confirmed(store: Store, found: list[Stored]) -> bool:
     if not sys.stdin.isatty():
         return False
-    question = f"Remove all {len(found)} kernels from {store.root}? [y/N] "
+    question = f"Remove all {counted(len(found), 'kernel')} from {store.root}? [y/N] "
     return input(question).strip().lower() in ("y", "yes")
 
 
@@ -228,7 +230,8 @@ def _export(arguments: argparse.Namespace) -> int:
         told = {"file": arguments.file, "entries": count, "num_bytes": num_bytes, "sha256": digest}
         print_json({**told, "damaged": [_row(one) for one in damaged]})
     else:
-        print(f"{count} kernels in {arguments.file} ({bytes_text(num_bytes)}), SHA-256 {digest}")
+        held = f"{counted(count, 'kernel')} in {arguments.file} ({bytes_text(num_bytes)})"
+        print(f"{held}, SHA-256 {digest}")
     return 1 if damaged or passed_over else 0
 
 
@@ -257,7 +260,7 @@ def _import(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"directory": str(user.root), "new": new, "present": known})
     else:
-        print(f"{new} kernels brought into {user.root}, {known} were there already.")
+        print(f"{counted(new, 'kernel')} brought into {user.root}, {known} were there already.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``gemmjit doctor``: what is installed, what is missing, and the command that mends it."""
+"""``gemmjit doctor``: what is installed, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from gemmjit.cli.environment import report
 from gemmjit.cli.finding import Finding
 from gemmjit.cli.numbers import positive
-from gemmjit.cli.output import add_json, print_json, print_table
+from gemmjit.cli.output import add_json, counted, print_json, print_table
 
 __all__ = ["add_arguments", "run"]
 
@@ -38,12 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
         told = [{"what": p.what, "mend": p.mend, "needed_to": p.needed_to} for p in problems]
         print_json({"ok": not blocked, **facts, "problems": told})
     else:
-        _print(facts)
+        _print(facts, problems)
         _print_problems(problems)
     return 1 if blocked else 0
 
 
-def _print(facts: dict[str, Any]) -> None:
+def _print(facts: dict[str, Any], problems: list[Finding]) -> None:
     print(f"gemmjit {facts['gemmjit']['version']} in {facts['gemmjit']['location']}")
     print(f"Python {facts['python']['version']} ({facts['python']['executable']})")
     print(f"{facts['platform']}\n")
@@ -59,7 +59,7 @@ def _print(facts: dict[str, Any]) -> None:
     lines = [
         ("NVRTC", f"{nvrtc['version']} in {nvrtc['library']}" if nvrtc else "cannot be used"),
         ("targets", " ".join(nvrtc["targets"]) if nvrtc else "none"),
-        ("driver", f"CUDA {driver['cuda']}, release {driver['release']}" if driver else "none"),
+        ("driver", _driver_line(driver, problems)),
         *(("GPU", f"{gpu['name']}, {gpu['arch']}, {gpu['num_sms']} SMs") for gpu in facts["gpus"]),
         ("cache", _cache_line(cache["user"], cache["max_bytes"])),
         *(("", _cache_line(layer, None)) for layer in cache["shared"]),
@@ -74,12 +74,20 @@ def _print(facts: dict[str, Any]) -> None:
     print_table(("variable", "value"), rows)
 
 
+def _driver_line(driver: dict[str, Any] | None, problems: list[Finding]) -> str:
+    if driver is None:
+        if any(problem.what.startswith("driver") for problem in problems):
+            return "cannot be used"
+        return "no driver (needed only to run on a GPU)"
+    return f"CUDA {driver['cuda']}, release {driver['release']}"
+
+
 def _cache_line(layer: dict[str, Any] | None, max_bytes: int | None) -> str:
     if layer is None:
         return "none, kernels stay in memory"
     state = "writable" if layer["writable"] else "only read"
     limit = "" if max_bytes is None else f" of {max_bytes // 2**20} MiB"
-    size = f"{layer['num_entries']} kernels, {layer['num_bytes'] / 2**20:.1f} MiB{limit}"
+    size = f"{counted(layer['num_entries'], 'kernel')}, {layer['num_bytes'] / 2**20:.1f} MiB{limit}"
     return f"{layer['path']} ({state}, {size})"
 
 

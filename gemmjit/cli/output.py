@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Literal
 
-__all__ = ["add_json", "bytes_text", "print_json", "print_table"]
+__all__ = ["add_json", "bytes_text", "counted", "print_json", "print_table"]
 
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
@@ -78,6 +78,11 @@ def bytes_text(number: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} {_UNITS[-1]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and what it counts, as in ``1 kernel`` and ``2 kernels``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _is_number(cell: object) -> bool:

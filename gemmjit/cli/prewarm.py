@@ -14,7 +14,7 @@ from gemmjit.build import find_first
 from gemmjit.cache import current_layers, max_bytes
 from gemmjit.cli import choices
 from gemmjit.cli.numbers import positive
-from gemmjit.cli.output import add_json, bytes_text, print_json, print_table
+from gemmjit.cli.output import add_json, bytes_text, counted, print_json, print_table
 from gemmjit.cli.progress import progress
 from gemmjit.errors import InvalidConfigError, ManifestError
 from gemmjit.manifest import KernelEntry, Manifest, Wanted, load, read_log, to_toml
@@ -158,7 +158,7 @@ def _write(
     if arguments.json:
         print_json({"written": arguments.write, "kernels": len(wanted)})
     else:
-        print(f"{len(wanted)} kernels written to {arguments.write}.")
+        print(f"{counted(len(wanted), 'kernel')} written to {arguments.write}.")
     return 1 if unreadable else 0
 
 
@@ -179,7 +179,7 @@ def _list(arguments: argparse.Namespace, wanted: list[Wanted], unreadable: list[
     else:
         names = ("target", "entry", "status")
         print_table(names, [[row[name] for name in names] for row in rows])
-        print(f"{len(rows)} kernels, {missing} to compile.")
+        print(f"{counted(len(rows), 'kernel')}, {missing} to compile.")
     return 1 if unreadable else 0
 
 
@@ -242,8 +242,9 @@ def _print(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> None:
     names = ("target", "entry", "registers", "spill_bytes", "compile_ms", "status")
     print_table(head, [[row[name] for name in names] for row in rows])
     print(
-        f"{len(rows)} kernels in {total['seconds']:.1f} s: {total['compiled']} compiled, "
-        f"{total['present']} there already, {total['failed']} failed; "
+        f"{counted(len(rows), 'kernel')} in {total['seconds']:.1f} s: "
+        f"{total['compiled']} compiled, {total['present']} there already, "
+        f"{total['failed']} failed; "
         f"{total['spilling'] or 'none'} of them spill{'s' if total['spilling'] == 1 else ''}."
     )
 

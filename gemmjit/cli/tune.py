@@ -21,9 +21,9 @@ from gemmjit.cli.bench_common import (
     origin_of,
     write_record,
 )
-from gemmjit.cli.choices import file_path
+from gemmjit.cli.choices import directory, file_path
 from gemmjit.cli.numbers import at_least, names, names_in, positive, whole
-from gemmjit.cli.output import print_json, print_table
+from gemmjit.cli.output import counted, print_json, print_table
 from gemmjit.cli.progress import progress
 from gemmjit.errors import CacheError, GemmjitError
 
@@ -121,6 +121,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--commit", help="commit of these sources, where they are no git checkout")
     parser.add_argument("--gpu", help="ls, export: records of this GPU only")
     parser.add_argument(
+        "--records",
+        type=directory,
+        metavar="DIR",
+        help="directory of the records, instead of the user's; without it nothing is kept of a "
+        "simulated device",
+    )
+    parser.add_argument(
         "--json",
         nargs="?",
         const="-",
@@ -150,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gemmjit.tuning import Storage, Tuner, checked, is_within
+    from gemmjit.tuning import Tuner, checked, is_within
     from gemmjit.tuning.check import LIMIT, LIMIT_DRAWN
 
     tasks = _tasks(arguments)
@@ -158,7 +165,10 @@ def _run(arguments: argparse.Namespace) -> int:
     arguments.json_file = None if arguments.json is None or printed else Path(arguments.json)
     bench = open_run(arguments, len(tasks))
     kernels = names_of(arguments.kernel)
-    tuner = Tuner(bench, Storage(), arguments.within, kernels, arguments.again)
+    storage = None
+    if arguments.records is not None or not bench.backend.facts.simulated:
+        storage = _storage(arguments)
+    tuner = Tuner(bench, storage, arguments.within, kernels, arguments.again)
     record: dict[str, Any] = {**origin_of(arguments, bench), "kind": "tune", "results": []}
     failed: list[str] = []
     said = bench.say
@@ -184,6 +194,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print_json(record)
     else:
         print_table(_HEAD, [_row(row) for row in rows])
+    if storage is None:
+        said("simulated times are recorded nowhere; --records DIR keeps them in a directory")
     for label in failed:
         said(f"{label}: nothing was timed")
     if interrupted:
@@ -259,14 +271,20 @@ def _list(arguments: argparse.Namespace) -> int:
         return 0
     if rows:
         print_table(("gpu", "problems", "tile", "us", "date", "counts"), rows)
-    print(f"{len(rows)} records in {storage.path}")
+    print(f"{counted(len(rows), 'record')} in {storage.path}")
     return 0
 
 
 def _export(arguments: argparse.Namespace) -> int:
     from gemmjit.tuning.storage import write_file
 
-    _, entries = _entries(arguments)
+    storage, entries = _entries(arguments)
+    if not entries:
+        of = "" if arguments.gpu is None else f" of {arguments.gpu!r}"
+        raise CacheError(
+            f"tune: expected records to export; got none{of} in {storage.path}. Measure some with "
+            "gemmjit tune"
+        )
     if arguments.file.exists():
         raise CacheError(f"tune: expected a new file; {arguments.file} exists. Name another")
     write_file(arguments.file, entries)
@@ -275,39 +293,40 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _import(arguments: argparse.Namespace) -> int:
     from gemmjit.selection.records import kernels_digest
-    from gemmjit.tuning import Storage
     from gemmjit.tuning.storage import read_file
 
     entries = read_file(arguments.file)
     others = sum(entry.get("digest") != kernels_digest() for entry in entries)
     if others:
         print(
-            f"gemmjit tune: {others} of {len(entries)} records are of other kernels; they do not "
-            "count for this gemmjit",
+            f"gemmjit tune: of other kernels, so that they do not count for this gemmjit: {others} "
+            f"of {counted(len(entries), 'record')}",
             file=sys.stderr,
         )
-    return _told(arguments, "imported", Storage().add(entries, keep_newer=True))
+    return _told(arguments, "imported", _storage(arguments).add(entries, keep_newer=True))
 
 
 def _clear(arguments: argparse.Namespace) -> int:
-    from gemmjit.tuning import Storage
-
-    return _told(arguments, "removed", Storage().clear())
+    return _told(arguments, "removed", _storage(arguments).clear())
 
 
 def _entries(arguments: argparse.Namespace) -> tuple[Storage, list[Mapping[str, Any]]]:
-    from gemmjit.tuning import Storage
-
-    storage = Storage()
+    storage = _storage(arguments)
     entries = storage.listed()
     return storage, [e for e in entries if arguments.gpu in (None, e.get("gpu"))]
+
+
+def _storage(arguments: argparse.Namespace) -> Storage:
+    from gemmjit.tuning import Storage
+
+    return Storage(None if arguments.records is None else Path(arguments.records))
 
 
 def _told(arguments: argparse.Namespace, what: str, number: int) -> int:
     if arguments.json:
         print_json({what: number})
     else:
-        print(f"{number} records {what}.")
+        print(f"{counted(number, 'record')} {what}.")
     return 0
 
 

@@ -110,7 +110,7 @@ class Grid:
         self.specials = self._make_specials()
         self._converted: dict[tuple[str, Any], Array] = {}
         # What families of instructions keep for the grid, under names of their own. It refers back
-        # to the grid, so that it must live here: a table elsewhere would keep both for ever.
+        # to the grid, so that it must live here: a table elsewhere would keep both forever.
         self.state: dict[str, Any] = {}
         self.operands = Operands(self)
         self._steps: list[Step | None] = [None] * len(program.instructions)

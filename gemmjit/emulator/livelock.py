@@ -1,7 +1,7 @@
 """Polling that never ends: the same threads at the same place with the same registers.
 
 A loop that only reads is no progress. When the state of a grid repeats exactly, with nothing
-pending, it will repeat for ever.
+pending, it will repeat forever.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A block owns the registers that its warps start with. `setmaxnreg.dec` gives those of a warp back to
 the block's pool, `setmaxnreg.inc` takes what a warp lacks, and waits until the pool has it. Warps
 that have exited keep theirs: on an H200 a consumer whose registers were short by 8 a thread waited
-for ever, although two warps of 32 registers had ended.
+forever, although two warps of 32 registers had ended.
 
 The start is what the cubin says (`KernelLaunch.registers`), a multiple of 8. Without a cubin it is
 what ptxas would give: `.maxnreg`, or by `.maxntid` (or `.reqntid`) and `.minnctapersm` the most

@@ -43,7 +43,7 @@ def ragged_dot(
     Parameters
     ----------
     lhs : jax.Array, shape (M, K)
-        bfloat16, float16 or float32. Group g owns `group_sizes[g]` rows, behind those of the groups
+        bfloat16, float16 or float32. Group g owns `group_sizes[g]` rows, after those of the groups
         before it.
     rhs : jax.Array, shape (G, K, N)
         Of the type of `lhs`.
@@ -67,7 +67,7 @@ def ragged_dot(
     Returns
     -------
     jax.Array, shape (M, N)
-        Rows behind the last group are zero.
+        Rows past the last group are zero.
 
     Raises
     ------

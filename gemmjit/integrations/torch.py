@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 import torch
 
 from gemmjit.arrays import CPU, FRONTENDS, ArrayView, Frontend, contiguous_strides, register
-from gemmjit.dtypes import BF16, F16, F32, F64, I32, I64, U8, DType
+from gemmjit.dtypes import BF16, F16, F32, F64, I32, I64, U8, DType, served_names
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
 from gemmjit.integrations.torch_guards import Known, check_for, works
 
@@ -89,8 +89,7 @@ class TorchFrontend(Frontend):
         dtype = FROM_TORCH.get(array.dtype)
         if dtype is None:
             raise InvalidDtypeError(
-                f"{argument}: expected one of {', '.join(str(t) for t in FROM_TORCH)}; "
-                f"got {array.dtype}. Cast it"
+                f"{argument}: expected one of {served_names(argument)}; got {array.dtype}. Cast it"
             )
         where = array.get_device() if array.is_cuda else CPU
         if where == CPU and array.device.type != "cpu":

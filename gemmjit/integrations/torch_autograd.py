@@ -8,7 +8,7 @@ With dy the gradient of the result, group by group::
     y[g] = a[:, rows] @ b[rows]     da[:, r] = dy[g] @ b[r]^T      ragged M, transposed
                                     db[r] = a[:, r]^T @ dy[g]      ragged M
 
-Transposes are views. Rows behind the last group have no part in a result and get zeros.
+Transposes are views. Rows past the last group have no part in a result and get zeros.
 """
 
 from __future__ import annotations

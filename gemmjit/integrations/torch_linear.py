@@ -44,7 +44,7 @@ def grouped_linear(
     Returns
     -------
     torch.Tensor, shape (M, N)
-        Rows behind ``offs[-1]`` are zero.
+        Rows past ``offs[-1]`` are zero.
 
     Raises
     ------

@@ -34,7 +34,7 @@ def grouped_mm(
     ============= ============= ============================= =========
 
     What torch refuses because of an argument's meaning is refused here. What it refuses because its
-    kernels cannot do it (strides and addresses off the 16-byte grid) works. Rows or columns behind
+    kernels cannot do it (strides and addresses off the 16-byte grid) works. Rows or columns past
     ``offs[-1]`` are zero here and undefined there; the result is contiguous, or for the third form
     its transpose is, where torch pads rows to 16 bytes.
 

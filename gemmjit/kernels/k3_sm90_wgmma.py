@@ -94,7 +94,7 @@ class K3(Kernel):
     def _registers(self, config: Config) -> tuple[int, int]:
         """Return what a producer's and a consumer's thread have of the block's registers.
 
-        A consumer that asked for more than the block has left would wait for ever.
+        A consumer that asked for more than the block has left would wait forever.
         """
         threads = self.threads(config)
         entry = registers_at_entry(threads, config.min_blocks_per_sm, self.max_arch)

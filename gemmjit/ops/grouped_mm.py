@@ -71,7 +71,7 @@ def grouped_mm(
     out_dtype : dtype, optional
         bfloat16, float16 or float32; by default that of `mat_a`, or of `out`.
     out : array, optional
-        Where the result goes. Rows behind ``offs[-1]`` stay as they are there; in a new result they
+        Where the result goes. Rows past ``offs[-1]`` stay as they are there; in a new result they
         are zero.
     accumulate : bool
         Add to `out`, which must be float32 then. An empty group leaves its part unchanged.

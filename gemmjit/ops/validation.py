@@ -287,7 +287,7 @@ def check_num_groups(form: Form, b: Shape, num_groups: int) -> None:
     if form == "ragged_m" and b[0] != num_groups:
         raise InvalidProblemError(
             f"offs: expected {b[0]} end offsets, one per group of mat_b {b}; "
-            f"got {num_groups}. Rows of experts that live elsewhere belong to the tail, behind "
+            f"got {num_groups}. Rows of experts that live elsewhere belong to the tail, past "
             "offs[-1]"
         )
 

@@ -26,7 +26,8 @@ def test_the_command_measures_checks_lists_and_moves_records(
     backend, capsys, tmp_path, monkeypatch
 ):
     written = tmp_path / "tune.json"
-    assert run(*RUN, "--json", str(written)) == 0
+    kept = ("--records", str(tmp_path / "cache"))
+    assert run(*RUN, *kept, "--json", str(written)) == 0
     assert "k1 64x128x32_s2" in capsys.readouterr().out
     record = json.loads(written.read_text())
     assert record["kind"] == "tune"
@@ -37,12 +38,12 @@ def test_the_command_measures_checks_lists_and_moves_records(
     assert result["check"]["best"] == "k1 64x128x32_s2"
     # The model picks another, a fifth slower: the check fails, from what is recorded.
     assert result["check"]["model"]["ratio"] == pytest.approx(1.2, rel=0.02)
-    assert run(*RUN, "--check", "--json") == 1
+    assert run(*RUN, *kept, "--check", "--json") == 1
     output = capsys.readouterr()
     assert not json.loads(output.out)["results"][0]["measured_now"]
     assert "above its limit" in output.err
     assert run("ls") == 0
-    assert "1 records in" in capsys.readouterr().out
+    assert "1 record in" in capsys.readouterr().out
     moved = tmp_path / "moved.json"
     assert run("export", str(moved)) == 0
     assert run("export", str(moved)) == 1
@@ -54,15 +55,42 @@ def test_the_command_measures_checks_lists_and_moves_records(
     monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(tmp_path / "elsewhere"))
     assert run("import", str(moved)) == 0
     assert run("import", str(moved)) == 0
-    assert capsys.readouterr().out == "1 records imported.\n0 records imported.\n"
+    assert capsys.readouterr().out == "1 record imported.\n0 records imported.\n"
     (task,) = tasks_of([SMALL], ["fprop"], [])
     assert str(choose(task.problem, Arch(90), GPU)[1]) == "64x128x32_s2"
+
+
+def test_nothing_is_kept_of_a_simulated_device_unless_asked(backend, capsys, tmp_path):
+    own, named = tmp_path / "cache" / records.FILE, tmp_path / "named"
+    assert run(*RUN) == 0
+    assert "simulated times are recorded nowhere; --records DIR" in capsys.readouterr().err
+    assert not own.exists()
+    assert run(*RUN, "--records", str(named)) == 0
+    assert "nowhere" not in capsys.readouterr().err
+    assert (named / records.FILE).exists()
+    assert not own.exists()
+    assert run("ls") == 0
+    assert "0 records in" in capsys.readouterr().out
+    assert run("ls", "--records", str(named)) == 0
+    assert "1 record in" in capsys.readouterr().out
+
+
+def test_there_is_nothing_to_export(backend, capsys, tmp_path):
+    kept, moved = ("--records", str(tmp_path / "named")), tmp_path / "moved.json"
+    assert run("export", str(moved)) == 1
+    assert "expected records to export; got none in" in capsys.readouterr().err
+    assert run(*RUN, *kept) == 0
+    assert run("export", str(moved), *kept, "--gpu", "another") == 1
+    assert "got none of 'another' in" in capsys.readouterr().err
+    assert not moved.exists()
+    assert run("export", str(moved), *kept) == 0
+    assert moved.exists()
 
 
 @pytest.mark.parametrize("lost", ["us", "predicted_us"])
 def test_a_broken_record_is_measured_again(backend, capsys, tmp_path, lost):
     for again in (False, True):
-        assert run(*RUN, "--json") == 0
+        assert run(*RUN, "--json", "--records", str(tmp_path / "cache")) == 0
         assert json.loads(capsys.readouterr().out)["results"][0]["measured_now"]
         if again:
             break

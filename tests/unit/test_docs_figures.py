@@ -18,6 +18,8 @@ from doc_figures import (
     records,
 )
 
+from gemmjit.bench.cases import CASES
+
 
 def test_host_costs_of_few_rounds_are_marked(results):
     for valid in (False, True):
@@ -28,6 +30,47 @@ def test_host_costs_of_few_rounds_are_marked(results):
         assert ("19.9) !" in text) is not valid
         assert ("`!`: fewer rounds" in text) is not valid
         assert ", driver " in text
+
+
+def test_every_case_is_said_with_its_sizes(results):
+    lines = block("cases", {}).splitlines()
+    assert lines == block("cases", results).splitlines()
+    assert len(lines) == 2 + len(CASES)
+    for line, case in zip(lines[2:], CASES.values(), strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert cells[:3] == [case.name, f"{case.rows:,}", str(case.num_groups)]
+        assert cells[4:] == [str(case.k), str(case.n)]
+    assert "| 32 to 4,793 |" in lines[3]
+
+
+def test_the_readme_says_whether_other_peers_are_published(results):
+    grouped = results["grouped"]
+    assert "Intervals and other peers: [k3]" not in block("figures", {"grouped": grouped})
+    peers = grouped["peers"] | {"cublas": {"title": "another"}}
+    text = block("figures", {"grouped": grouped | {"peers": peers}})
+    assert "Intervals and other peers: [k3]" in text
+    assert "no results are published" not in text
+
+
+def test_the_readme_says_what_its_two_tables_share(results):
+    """Half the time in the ladder's run is twice the throughput, at other clocks."""
+    ladder, grouped = (json.loads(json.dumps(results[name])) for name in ("ladder", "grouped"))
+    assert "cannot be compared" not in block("figures", {"grouped": grouped})
+    for state, clock in (("hot", 1500.0), ("cool", 1980.0)):
+        there = ladder["states"][state]
+        there["telemetry"]["sm_clock_mhz"] = {"median": clock}
+        for result in grouped["results"]:
+            here = result["states"][state]
+            here["telemetry"]["sm_clock_mhz"] = {"median": clock - 100}
+            rows = [r for n, r in there["rows"].items() if n.startswith(f"{result['case']}: torch")]
+            for row in rows:
+                own = [one["tflop_per_s"] for one in here["entrants"] if one["peer"] == "torch"]
+                if result["form"] == "fprop":
+                    row["tflop_per_s"] = 2 * max(own)
+    text = block("figures", {"ladder": ladder, "grouped": grouped})
+    assert "cannot be compared" in text
+    assert "hot by +100.0 to +100.0 %, at 1500 MHz against 1400 MHz" in text
+    assert "cool by +100.0 to +100.0 %, at 1980 MHz against 1880 MHz" in text
 
 
 # The pages as they are
@@ -78,7 +121,7 @@ def test_pictures_belong_to_the_published_results():
 
 
 def test_a_missing_file_is_named_in_every_block():
-    for name in figures.BLOCKS:
+    for name in set(figures.BLOCKS) - {"cases"}:  # which are no result
         text = block(name, {})
         assert "Not measured yet" in text or text == "No measurement is published yet.", name
 

@@ -19,7 +19,7 @@ def copy(tmp_path):
     """The pages, to be changed."""
     for folder in ("docs", "templates"):
         shutil.copytree(CHECKOUT / folder, tmp_path / folder)
-    for name in ("README.md", "CONTRIBUTING.md", "LICENSE", "mkdocs.yml"):
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "mkdocs.yml"):
         shutil.copy(CHECKOUT / name, tmp_path)
     (tmp_path / "examples").mkdir()
     return tmp_path

@@ -53,6 +53,15 @@ def test_types_without_a_place(spec):
         dtype_of(spec, "argument")
 
 
+def test_an_error_names_what_is_served():
+    with pytest.raises(InvalidDtypeError) as error:
+        dtype_of("int8", "mat_a")
+    assert "expected one of bfloat16, float16, float32; got int8" in str(error.value)
+    with pytest.raises(InvalidDtypeError) as error:
+        dtype_of("int8", "offs")
+    assert "expected one of int32, int64; got int8" in str(error.value)
+
+
 def test_four_bits_have_no_size_in_bytes():
     four = DType("float4", "f4", 4, "f4_t", np.uint8)
     with pytest.raises(InvalidDtypeError, match="4 bits"):

@@ -58,6 +58,42 @@ def test_row_ids_give_the_ends_of_their_groups(make, sizes, strangers):
 
 
 @FRAMEWORKS
+@pytest.mark.parametrize(
+    ("ids", "at", "found"),
+    [
+        ([2, 0, 0, 2, 2], 1, "0 after 2"),
+        ([0, -1, 1], 2, "1 after -1"),
+        ([0, 9, 0], 2, "0 after 9"),
+        ([1, 1, 0, 2, 1], 2, "0 after 1"),
+    ],
+)
+def test_row_ids_on_the_host_must_be_sorted(make, ids, at, found):
+    expected = rf"row_ids: expected rows sorted by group.*got row_ids\[{at}\] = {found}\. Sort"
+    with pytest.raises(InvalidProblemError, match=expected):
+        offsets.from_row_ids(make(ids), 3)
+
+
+@FRAMEWORKS
+def test_rows_of_no_group_come_in_any_order(make):
+    assert listed(offsets.from_row_ids(make([0, 1, -1, 7, 3, -2]), 3), make) == [1, 2, 2]
+
+
+def test_row_ids_that_are_traced_are_not_looked_at():
+    torch = pytest.importorskip("torch")
+    ids = torch.tensor([0, 0, 2])
+    traced = torch.compile(offsets.from_row_ids, backend="eager", fullgraph=True)
+    assert traced(ids, 3).tolist() == [2, 2, 3]
+    both = torch.stack([ids, torch.tensor([1, 1, 1])])
+    many = torch.vmap(lambda one: offsets.from_row_ids(one, 3))(both)
+    assert many.tolist() == [[2, 2, 3], [0, 3, 3]]
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        assert offsets.from_row_ids(torch.ones(4, dtype=torch.int64), 3).shape == (3,)
+    assert offsets.from_row_ids(torch.ones(4, dtype=torch.int64, device="meta"), 3).shape == (3,)
+
+
+@FRAMEWORKS
 def test_negative_row_ids_belong_to_no_group(make):
     ends = offsets.from_row_ids(make([0, 0, 2, -1, -1]), 3)
     assert listed(ends, make) == [2, 2, 3]
