@@ -7,6 +7,7 @@ and nothing waits for it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -197,8 +198,7 @@ def _values_on_host(array: Any) -> npt.NDArray[np.integer[Any]] | None:
         return array
     if not hasattr(array, "detach"):  # CuPy
         return None
-    import torch
-
+    torch: Any = sys.modules["torch"]  # whose tensor it is; to import it is the integration's
     if torch.compiler.is_compiling() or type(array) is not torch.Tensor:
         return None
     # Under a mode (fake tensors, tracing) or a transform (vmap) a tensor may have no values.

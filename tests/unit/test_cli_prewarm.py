@@ -71,6 +71,24 @@ def test_parts_are_disjoint_and_complete(empty_cache, shapes, capsys, count):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+def test_one_kernel_is_told_in_the_singular(empty_cache, tmp_path, capsys):
+    one = ("prewarm", "--kernel", "tile_list", "--arch", "sm_80")
+    archive = str(tmp_path / "one.zip")
+    for argv, told in (
+        ((*one, "--dry-run"), "1 kernel, 1 to compile."),
+        ((*one, "--write", str(tmp_path / "one.toml")), "1 kernel written to"),
+        (one, "1 kernel in "),
+        (("cache", "info"), ": 1 kernel, "),
+        (("cache", "verify"), "1 kernel and 1 memo in "),
+        (("cache", "export", archive), "1 kernel in "),
+        (("cache", "clear", "--yes"), "1 kernel removed from "),
+        (("cache", "import", archive), "1 kernel brought into "),
+        (("cache", "prune", "--max-size", "0"), "0 kernels removed ("),
+    ):
+        assert cli.main(argv) == 0
+        assert told in capsys.readouterr().out, argv
+
+
 def test_a_directory_of_its_own_is_complete(empty_cache, shapes, tmp_path, monkeypatch, capsys):
     """What other layers have does not count, or the directory could not be shipped."""
     run_json(capsys, "prewarm", "--kernel", "tile_list", "--arch", "sm_80")
