@@ -149,7 +149,7 @@ def epilogue_contender(
         out = None
         if dtype is not None:
             out = backend.empty(_result_shape(chain, workload), dtype)
-            backend.fill(out, 0.0)  # sums of garbage may be no numbers, for ever
+            backend.fill(out, 0.0)  # sums of garbage may be no numbers, forever
 
         def call() -> Any:
             return gemmjit.grouped_mm(

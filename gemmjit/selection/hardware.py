@@ -9,7 +9,7 @@ and the H200's shares of the peaks are taken over: estimates, not measurements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gemmjit.arch import Arch
@@ -205,7 +205,8 @@ def pace_of(config: Config, form: str, *, read_once: bool = True) -> Pace:
     stages = int(getattr(config, "num_stages", 2))
     if config.kernel == "k1":
         return _sync_pace(_K1, (config.block_m, config.block_k, stages), _K1_DRAM)
-    return _sync_pace(_K2, (config.block_m, stages, config.min_blocks_per_sm), 1.0)
+    found = _sync_pace(_K2, (config.block_m, stages, config.min_blocks_per_sm), 1.0)
+    return found if config.kernel == "k2" else replace(found, measured=False)
 
 
 def _sync_pace(

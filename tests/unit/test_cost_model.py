@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,11 +16,12 @@ import gemmjit
 from gemmjit import Problem, Sm90WgmmaConfig
 from gemmjit.arch import Arch
 from gemmjit.bench.cases import Workload, case_of
+from gemmjit.config import Config
 from gemmjit.errors import InvalidProblemError
 from gemmjit.kernels import KERNELS
 from gemmjit.schedule import row_utilization, tile_list
 from gemmjit.selection import work as work_module
-from gemmjit.selection.hardware import GPUS, gpu_for
+from gemmjit.selection.hardware import GPUS, gpu_for, pace_of
 from gemmjit.selection.heuristic import choose
 from gemmjit.selection.model import predict
 from gemmjit.selection.work import work_of
@@ -214,3 +217,17 @@ def test_a_bound_is_the_largest_part():
     few = Problem.contiguous(num_groups=128, rows=256, n=1536, k=2048)
     assert gemmjit.explain(few, "sm_90a").best.bound == "DRAM"
     assert gemmjit.explain(EVEN, "sm_90a").best.bound == "tensor cores"
+
+
+def test_no_rate_of_a_kernel_that_is_not_known_counts_as_measured():
+    @dataclass(frozen=True, slots=True)
+    class New(Config):
+        kernel: ClassVar[str] = "new"
+        block_m: int = 128
+        block_n: int = 128
+        block_k: int = 32
+        min_blocks_per_sm: int = 2
+        num_stages: int = 3
+
+    assert pace_of(KERNELS["k2"].shipped_configs()[0], "ragged_m").measured
+    assert not pace_of(New(), "ragged_m").measured

@@ -87,7 +87,7 @@ def test_the_recipe_for_a_tile_works_as_written(tmp_path):
 
     refused = gemmjit_command(commands[0], tmp_path)
     told = re.search(r"answers `(.*?)`", recipe)[1]
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert told in refused.stderr
 
     for diff in blocks(recipe, "diff"):
