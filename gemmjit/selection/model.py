@@ -8,7 +8,7 @@ three, since they overlap:
 - ``dram``: each operand read once, the result written, and a twentieth of the L2 time. A last
   wave that is nearly empty takes a share of a whole one, since a multiprocessor can read no
   faster. Where tiles are listed though they are unlike, some of the weights are read again;
-- ``l2``: what all tiles load, slower where neighbours do not read the same at the same time.
+- ``l2``: what all tiles load.
 
 The constants and their source are in `gemmjit.selection.hardware`.
 """
@@ -28,7 +28,6 @@ __all__ = ["Prediction", "predict"]
 _NORM = 8.0
 _L2_IN_DRAM = 0.05
 _LAST_WAVE = 0.4  # of a wave's time, at least; 144 tiles of 128 x 128 took 1.4 times 132
-_OUT_OF_STEP = 1.00  # of the L2 rate
 _REREAD = 0.115  # of the weights, for each further row tile of a group
 _READ_ONCE = 16  # mean rows up to which weights that leave L2 first are a gain
 
@@ -123,17 +122,13 @@ def predict(problem: Problem, config: Config, gpu: Gpu, sizes: Sizes) -> Predict
     pace = pace_of(config, problem.form, read_once=few)
     peak = gpu.fma_peak if config.kernel == "k0" else gpu.tensor_peak
     overhead = work.busiest_tiles * pace.tile_seconds + work.busiest_boxes * pace.box_seconds
-    claimed = isinstance(config, Sm90WgmmaConfig) and config.order == "claimed"
-    dram_bytes: float = work.dram_bytes
-    if not work.in_step and not claimed:
-        dram_bytes *= 1.0 + _REREAD * work.rereads
+    dram_bytes = work.dram_bytes * (1.0 + _REREAD * work.rereads)
     if problem.form == "ragged_m":
         dram_bytes *= _stretch(work.num_tiles / gpu.num_sms)
-    in_cache = 1.0 if work.in_step else _OUT_OF_STEP
     states = []
     for state in range(2):
         mma = work.busiest_flops * gpu.num_sms / (peak * pace.share[state])
-        l2 = work.l2_bytes / (gpu.l2[state] * in_cache)
+        l2 = work.l2_bytes / gpu.l2[state]
         dram = dram_bytes / (gpu.dram[state] * pace.dram_share) + _L2_IN_DRAM * l2
         together = ((mma + overhead) ** _NORM + dram**_NORM + l2**_NORM) ** (1 / _NORM)
         states.append((gpu.launch_seconds + together, mma, dram, l2))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gemmjit.config import Config, Sm90WgmmaConfig
 from gemmjit.problem import Problem
-from gemmjit.schedule import max_row_tiles, row_utilization
+from gemmjit.schedule import row_utilization
 
 __all__ = ["Work", "work_of"]
 
@@ -20,9 +20,6 @@ _ROWS = 64  # of a block that k3 can leave out of a tile
 _HALF_TILE = 1.4
 _MANY_TILES = 1 << 18  # beyond this, waves are so many that the mean says enough
 _MANY_CLAIMS = 1 << 14  # likewise, where claims even out what is left
-
-#: Groups that ``core/turns.cuh`` looks at before blocks claim tiles; more of them count as uneven.
-MAX_LOOKED_AT = 1024
 
 Sizes = npt.NDArray[np.int64]
 
@@ -45,14 +42,10 @@ class Work:
         of 64 x 64 elements that are stored.
     dram_bytes, l2_bytes : int
         Each operand once and the result; and what all tiles load.
-    in_step : bool
-        Whether blocks that start together stay together, so that neighbours read the same operands
-        at the same time: all tiles are full, or there are as many in each group, and blocks that
-        can claim tiles find that out (``core/turns.cuh``). Not looked at for the ragged-K form,
-        where it is True.
     rereads : float
-        Row tiles of a group beyond the first, on average: how often its weights would be read again
-        if nothing were left of them in cache.
+        Row tiles of a group beyond the first, on average, where tiles are listed though they are
+        unlike, so that blocks drift apart: how often weights would be read again if nothing were
+        left of them in cache. 0 elsewhere.
     """
 
     num_tiles: int
@@ -64,7 +57,6 @@ class Work:
     busiest_boxes: float
     dram_bytes: int
     l2_bytes: int
-    in_step: bool
     rereads: float
 
 
@@ -85,12 +77,10 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         out_size *= 2  # read and written
     columns = -(-problem.n // config.block_n)
     claimed = isinstance(config, Sm90WgmmaConfig) and config.order == "claimed"
-    in_step, rereads = True, 0.0
+    rereads = 0.0
     depth: int | Sizes
     if problem.form == "ragged_m":
-        in_step, rereads = _togetherness(sizes, config.block_m)
-        if claimed and _may_claim(problem, config, sizes, num_sms):
-            in_step = in_step and _looks_at_groups(problem, config)
+        rereads = 0.0 if claimed else _rereads(sizes, config.block_m)
         rows, counts = _row_tiles(sizes, config)
         row_tiles = int(counts.sum())
         depth = -(-problem.k // config.block_k) * config.block_k
@@ -128,7 +118,6 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         busiest_boxes=_busiest(boxes, counts, columns, num_sms, claimed),
         dram_bytes=dram,
         l2_bytes=l2,
-        in_step=in_step,
         rereads=rereads,
     )
 
@@ -147,36 +136,14 @@ def _row_tiles(sizes: Sizes, config: Config) -> tuple[Sizes, Sizes]:
     return rows[there], counts[there]
 
 
-def _may_claim(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> bool:
-    """Return whether a block can get a second tile, so that there is something to claim.
-
-    A grid is sized by an exact list where the offsets are on the host, else by the most tiles that
-    there could be. A block of k3 fills a multiprocessor.
-    """
-    if problem.schedule == "list":
-        tail = problem.rows - int(sizes.sum()) if problem.zero_tail else 0
-        row_tiles = int((-(-sizes // config.block_m)).sum()) + -(-tail // config.block_m)
-    elif config.schedule == "bounded":  # a block for each
-        return False
-    else:
-        row_tiles = max_row_tiles(problem.rows, problem.num_groups + 1, config.block_m)
-    return row_tiles * -(-problem.n // config.block_n) > num_sms
-
-
-def _looks_at_groups(problem: Problem, config: Config) -> bool:
-    """Return whether blocks of ``core/turns.cuh`` ask if tiles are alike, before they claim."""
-    scans = problem.schedule == "scan" and config.schedule != "compact"
-    return scans and problem.num_groups <= MAX_LOOKED_AT
-
-
-def _togetherness(sizes: Sizes, block_m: int) -> tuple[bool, float]:
-    """Return whether tiles are alike, by the rule of ``core/turns.cuh``, and `Work.rereads`."""
+def _rereads(sizes: Sizes, block_m: int) -> float:
+    """Return `Work.rereads` of listed tiles. They are alike by the rule of ``core/turns.cuh``."""
     rows = sizes[sizes > 0]
     if len(rows) == 0:
-        return True, 0.0
+        return 0.0
     tiles = -(-rows // block_m)
     alike = not (rows % block_m).any() or (tiles.min() == tiles.max() and tiles[0] > 1)
-    return bool(alike), float(tiles.mean()) - 1.0
+    return 0.0 if alike else float(tiles.mean()) - 1.0
 
 
 def _busiest(
