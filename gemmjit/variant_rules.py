@@ -93,8 +93,8 @@ def _schedule_reasons(config: Config, variant: Variant) -> list[str]:
 def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> list[str]:
     """Return why a tile does not go together with an epilogue.
 
-    Half of its columns are gates and half their factors. In an N-major B both come as TMA boxes of
-    128 bytes, and half a tile is a whole number of them. The pointers of a bias would be spilled in
+    Half of its columns are gates and half their factors. In an N-major B both come to k2 as TMA
+    boxes of 128 bytes, and half a tile is a whole number of them. The pointers of a bias would be spilled in
     the main loop of k2's largest tile if two blocks had to share a multiprocessor.
     """
     if (
@@ -107,12 +107,12 @@ def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> 
             f"min_blocks_per_sm: k2 with a bias takes 1 for a tile of {config.block_m} x "
             f"{config.block_n}, more would spill; got {config.min_blocks_per_sm}"
         ]
-    if kernel.loads_by_tma and variant.chain.gate == "split" and not variant.b_k_major:
+    if kernel.name == "k2" and variant.chain.gate == "split" and not variant.b_k_major:
         box = 128 // variant.in_dtype.itemsize
         if config.block_n // 2 % box:
             return [
-                f"block_n: {kernel.name} with swiglu_split and an N-major mat_b takes a multiple "
-                f"of {2 * box}; got {config.block_n}"
+                f"block_n: k2 with swiglu_split and an N-major mat_b takes a multiple of {2 * box}; "
+                f"got {config.block_n}"
             ]
     return []
 
@@ -128,11 +128,6 @@ def _trait_reasons(kernel: Kernel, variant: Variant) -> list[str]:
         reasons.append("a_blocked: expected an M-major mat_a; got a K-major one")
     if variant.b_blocked and variant.b_k_major:
         reasons.append("b_blocked: expected an N-major mat_b; got a K-major one")
-    if variant.d_by_tma and (variant.out_dtype.bits != 16 or variant.chain.accumulates):
-        reasons.append(
-            "d_by_tma: expected results of 16 bits that are stored; "
-            f"got {variant.out_dtype}, {variant.epilogue}"
-        )
     return reasons
 
 

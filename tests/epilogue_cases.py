@@ -6,7 +6,7 @@ one is empty, N is no multiple of 64, and the rows of the tail hold NaN in all o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from cases import Target, ends_of, integers
@@ -90,8 +90,6 @@ def epilogue_cases() -> list[EpilogueCase]:
             for dtype in ("bfloat16", "float16"):
                 for out_dtype in ("float32",) if chain.accumulates else (dtype, "float32"):
                     config, b = tiles[turn % len(tiles)], (PLAIN, SWAPPED)[turn // 2 % 2]
-                    if kernel == "k3" and chain.gate == "split" and b is PLAIN:
-                        config = tiles[turn % 2 * 2]  # half a tile is whole boxes of 64 columns
                     by_tma = kernel in ("k2", "k3")
                     sizes = (144, 200, 136) if by_tma else (146, 98, 70)
                     if by_tma and chain.gate == "split" and b is PLAIN:
@@ -106,7 +104,24 @@ def epilogue_cases() -> list[EpilogueCase]:
                         )
                     )  # fmt: skip
                     turn += 1
-    return found
+    return found + gates_in_boxes()
+
+
+def gates_in_boxes() -> list[EpilogueCase]:
+    """Return k3 with an N-major B of gates, then factors, each in chunks of 32 or 64 columns.
+
+    Half of 144 columns is no whole chunk of either width, of 192 of the narrower one, of 256 of both.
+    """
+    tiles = (*TILES["k3"], replace(TILES["k3"][0], b_evict_first=True))
+    return [
+        EpilogueCase(epilogue, tile, "bfloat16", out_dtype, PLAIN, n=n)
+        for tile in tiles
+        for n in (144, 192, 256)
+        for epilogue, out_dtype in (
+            ("swiglu_split", "bfloat16"),
+            ("bias+swiglu_split+row_scale_f32", "float32"),
+        )
+    ]
 
 
 def exact(

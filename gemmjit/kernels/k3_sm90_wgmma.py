@@ -114,11 +114,10 @@ class K3(Kernel):
         row_bytes = problem.n // problem.chain.folds * itemsize
         return {
             "a_blocked": s.ak != 1 and problem.form == "ragged_k" and problem.m % 64 == 0,
-            "b_blocked": s.bk != 1 and problem.n % 64 == 0 and problem.chain.gate != "split",
+            "b_blocked": s.bk != 1
+            and problem.n // _regions(problem) % _b_chunk(problem, config) == 0,
             "d_by_tma": (
-                itemsize == 2
-                and not problem.chain.accumulates
-                and s.dn == 1
+                s.dn == 1
                 and row_bytes % 16 == 0
                 and s.dm >= 0
                 and s.dm * itemsize % 16 == 0
@@ -134,8 +133,10 @@ class K3(Kernel):
         """Return the maps of A, B and D; what a dimension appears twice for, the template says.
 
         Ragged M: A ``(K, M)`` in boxes of 64 rows. B ``(K, N, G)`` if K-major; else
-        ``(64, K, N / 64, G)`` in one box a stage, or ``(N, K, G)`` in chunks of 64 columns. D
-        ``(N, 64, M + 1)``, the last two both by rows and from 64 rows before D on.
+        ``(64, K, N / 64, G)`` in one box a stage, or ``(N, K, G)`` in chunks of 64 columns; of
+        gates, and behind them their factors, ``(64, K, N / 128, 2, G)``, and 32 instead of 64
+        where half a tile is an odd number of 32 columns. D ``(N, 64, M + 1)``, the last two both by
+        rows and from 64 rows before D on.
 
         Ragged K: A ``(64, 64, M / 64, rows)`` in one box a stage, or ``(M, 64, rows)`` in chunks of
         64 columns, rows twice; B likewise with N. D ``(N, M, G)``.
@@ -164,20 +165,21 @@ class K3(Kernel):
             swizzle=Swizzle.BYTES_128,
             l2_promotion=L2Promotion.BYTES_128,
         )
-        inner, outer = (problem.k, problem.n) if variant.b_k_major else (problem.n, problem.k)
-        stride = tma_stride(s.bn if variant.b_k_major else s.bk, outer, inner)
-        group = tma_stride(s.bg, problem.num_groups, stride * outer)
-        dims: tuple[int, ...] = (inner, outer, problem.num_groups)
-        strides: tuple[int, ...] = (stride * itemsize, group * itemsize)
-        box: tuple[int, ...] = (64, config.block_n if variant.b_k_major else config.block_k, 1)
-        if variant.b_blocked:
-            dims = (64, problem.k, problem.n // 64, problem.num_groups)
-            strides = (stride * itemsize, 128, group * itemsize)
-            box = (64, config.block_k, config.block_n // 64, 1)
+        if not variant.b_k_major:
+            return map_a, _n_major_load(problem, config, variant.b_blocked)
         halves = halves_map(problem, variant.b_k_major, config.block_n)
         if halves is not None:
             return map_a, halves
-        return map_a, replace(map_a, dims=dims, strides=strides, box=box, element_strides=())
+        stride = tma_stride(s.bn, problem.n, problem.k)
+        group = tma_stride(s.bg, problem.num_groups, stride * problem.n)
+        map_b = replace(
+            map_a,
+            dims=(problem.k, problem.n, problem.num_groups),
+            strides=(stride * itemsize, group * itemsize),
+            box=(64, config.block_n, 1),
+            element_strides=(),
+        )
+        return map_a, map_b
 
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the tiles of k3."""
@@ -202,6 +204,45 @@ class K3(Kernel):
                 order="claimed",
             ),
         )
+
+
+def _regions(problem: Problem) -> int:
+    """Return the parts of an N-major B from which a tile takes columns: gates, and their factors."""
+    return 2 if problem.chain.gate == "split" else 1
+
+
+def _b_chunk(problem: Problem, config: Config) -> int:
+    """Return the columns of a chunk of an N-major B; what a tile takes of a region is whole ones."""
+    return 32 if config.block_n // _regions(problem) % 64 else 64
+
+
+def _n_major_load(problem: Problem, config: Sm90WgmmaConfig, blocked: bool) -> TensorMap:
+    """Return the map of an N-major B in the ragged-M form."""
+    s, itemsize = problem.strides, problem.in_dtype.itemsize
+    regions, chunk = _regions(problem), _b_chunk(problem, config)
+    columns = problem.n // regions
+    row = tma_stride(s.bk, problem.k, problem.n)
+    group = tma_stride(s.bg, problem.num_groups, row * problem.k) * itemsize
+    row *= itemsize
+    dims: tuple[int, ...] = (problem.n, problem.k, problem.num_groups)
+    strides: tuple[int, ...] = (row, group)
+    box: tuple[int, ...] = (chunk, config.block_k, 1)
+    if blocked:
+        dims = (chunk, problem.k, columns // chunk, problem.num_groups)
+        strides = (row, chunk * itemsize, group)
+        box = (chunk, config.block_k, config.block_n // regions // chunk, 1)
+    if blocked and regions > 1:
+        dims = (*dims[:3], regions, problem.num_groups)
+        strides = (*strides[:2], columns * itemsize, group)
+        box = (*box[:3], regions, 1)
+    return TensorMap(
+        element_type=element_type_of(problem.in_dtype),
+        dims=dims,
+        strides=strides,
+        box=box,
+        swizzle=Swizzle.of_bytes(chunk * itemsize),
+        l2_promotion=L2Promotion.BYTES_128,
+    )
 
 
 def _ragged_load(problem: Problem, columns: int, row: int, block: int, blocked: bool) -> TensorMap:
@@ -236,12 +277,13 @@ def _store(problem: Problem) -> OperandMap:
         dims = (columns, problem.m, problem.num_groups)
         strides = (row, tma_stride(s.dg, problem.num_groups, problem.m * columns) * itemsize)
         displacement = 0
+    box_columns = 32 if itemsize == 4 else 64 // folds
     tensor_map = TensorMap(
         element_type=element_type_of(problem.out_dtype),
         dims=dims,
         strides=strides,
-        box=(64 // folds, _ROWS, 1),
-        swizzle=Swizzle.of_bytes(128 // folds),
+        box=(box_columns, _ROWS, 1),
+        swizzle=Swizzle.of_bytes(box_columns * itemsize),
         l2_promotion=L2Promotion.BYTES_128,
     )
     return OperandMap("out", tensor_map, displacement)

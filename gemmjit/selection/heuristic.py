@@ -118,8 +118,6 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
     block_m = _block_m(problem)
     candidates: list[tuple[Kernel, Config]] = [(KERNELS["k3"], _k3_config(problem, block_m))]
     if problem.form == "ragged_m":
-        if problem.chain.gate:  # half a tile must be whole boxes, see tile_reasons
-            candidates.append((KERNELS["k3"], _K3_SQUARE))
         candidates.append((KERNELS["k2"], _K2_BY_BLOCK_M[block_m]))
     for kernel, config in candidates:
         reasons = reasons_against(kernel, config, problem, arch)
@@ -154,7 +152,7 @@ def _k3_config(problem: Problem, block_m: int) -> Config:
         return _k3_wgrad_config(problem)
     groups = min(problem.num_groups, problem.rows)
     mean = _mean_rows(problem)
-    if problem.chain.accumulates and mean > _FEW_ROWS:
+    if problem.chain.accumulates and mean > _FEW_ROWS and not _adds_by_tma(problem):
         return _K3_SQUARE  # it reads D ahead, for which wide tiles have no registers
     if block_m > _TILE_HEIGHTS[-1]:
         return min(_K3_RATES, key=partial(_computing_time, groups, mean, problem.n))
@@ -162,6 +160,11 @@ def _k3_config(problem: Problem, block_m: int) -> Config:
         return min((_K3_SQUARE, _K3_WIDE), key=partial(_streaming_time, groups, problem.n))
     tiles = groups * -(-problem.n // _K3_FEW_ROWS.block_n)
     return _K3_FEW_ROWS if tiles >= _K3_MANY_TILES else _K3_FEW_TILES
+
+
+def _adds_by_tma(problem: Problem) -> bool:
+    """Return whether what is added to D goes there by TMA, without D being read."""
+    return KERNELS["k3"].traits(problem, _K3_SQUARE)["d_by_tma"]
 
 
 def _streaming_time(groups: int, n: int, tile: Config) -> float:
@@ -185,7 +188,8 @@ def _k3_wgrad_config(problem: Problem) -> Config:
     fills = -problem.m % _K3_TALL.block_m <= _K3_MAX_WASTE * problem.m
     if fills and not _SHORT_GROUP < mean <= _LONG_GROUP:
         return _K3_TALL
-    if waste > _K3_MAX_WASTE or problem.chain.accumulates:  # as in fprop
+    reads = problem.chain.accumulates and not _adds_by_tma(problem)  # as in fprop
+    if waste > _K3_MAX_WASTE or reads:
         return _K3_WGRAD_SQUARE
     return _K3_WGRAD_WIDE
 

@@ -1,7 +1,7 @@
 // The producer of k3: one thread that loads slices of A and B into the ring of stages.
 
 // A tile of two halves comes from columns n0 / 2 on of the gates, and of their factors. Of a K-major B
-// the map has both in a dimension of their own; of an N-major one it goes on behind the gates.
+// the map has both in a dimension of their own, as it has of an N-major one that comes in one box.
 __device__ __forceinline__ void load_b(u32 smem_b, const TensorMap* map, u32 full, int k, int n0,
                                        int group, int dim_n, u64 policy) {
   if constexpr (B_K_MAJOR && HALVES) {
@@ -10,11 +10,18 @@ __device__ __forceinline__ void load_b(u32 smem_b, const TensorMap* map, u32 ful
     } else {
       tma_load_4d(smem_b, map, full, k, n0 / 2, 0, group);
     }
+  } else if constexpr (HALVES && B_BLOCKED) {
+    if constexpr (B_EVICT_FIRST) {
+      tma_load_5d_hint(smem_b, map, full, 0, k, n0 / 2 / B_CHUNK, 0, group, policy);
+    } else {
+      tma_load_5d(smem_b, map, full, 0, k, n0 / 2 / B_CHUNK, 0, group);
+    }
   } else if constexpr (HALVES) {
+    constexpr int HALF = BLOCK_N / 2 / B_CHUNK;
 #pragma unroll
-    for (int c = 0; c < CHUNKS_N; ++c) {
-      const int n = n0 / 2 + c % (CHUNKS_N / 2) * 64 + (c < CHUNKS_N / 2 ? 0 : dim_n / 2);
-      tma_load_3d(smem_b + c * BOX_BYTES, map, full, n, k, group);
+    for (int c = 0; c < 2 * HALF; ++c) {
+      const int n = n0 / 2 + c % HALF * B_CHUNK + (c < HALF ? 0 : dim_n / 2);
+      tma_load_3d(smem_b + c * B_CHUNK * 128, map, full, n, k, group);
     }
   } else if constexpr (B_K_MAJOR) {
     if constexpr (B_EVICT_FIRST) {

@@ -21,8 +21,9 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCKS][BLOCK_N / 2], u32 
       wgmma_fence();
 #pragma unroll
       for (int s = 0; s < BLOCK_K / 16; ++s) {
-        const u64 b_desc = B_K_MAJOR ? wgmma_descriptor(b + s * 32, 16, 1024)
-                                     : wgmma_descriptor(b + s * 2048, BOX_BYTES, 1024);
+        const u64 b_desc = B_K_MAJOR
+            ? wgmma_descriptor(b + s * 32, 16, 1024)
+            : wgmma_descriptor<B_CHUNK * 2>(b + s * B_CHUNK * 32, B_CHUNK * 128, B_CHUNK * 16);
 #pragma unroll
         for (int j = 0; j < VALID; ++j) {
           const u32 block = a + j * BLOCK_STEP * BOX_BYTES;

@@ -2,8 +2,9 @@
 // Thread t of a consumer holds, of every 8 columns, columns 2(t%4)+{0,1} of rows 16(t/32) + t%32/4 and
 // 8 below.
 
-constexpr int BOX_COLUMNS = 64 / FOLD;            // of D, in a store box
-constexpr int BOX_PITCH = BOX_COLUMNS * 2;        // bytes of a row there
+constexpr int BOX_COLUMNS = sizeof(out_t) == 4 ? 32 : 64 / FOLD;   // of D, in a store box
+constexpr int BOX_PITCH = BOX_COLUMNS * int(sizeof(out_t));        // bytes of a row there
+constexpr int BOXES_N = BLOCK_N / FOLD / BOX_COLUMNS;              // of a tile
 constexpr int UP = BLOCK_N / 4;                   // accumulators from a gate's to its factor's: HALVES
 
 // Where the 16-byte chunk of a row lies in a store box, under the swizzle of the row's length.
@@ -76,7 +77,28 @@ constexpr bool ONE_BARRIER = PINGPONG && STORE_BOXES >= 3;
 // Fills a store box with chunk `c` of the tile.
 __device__ __forceinline__ void fill_box(u32 box, const float* acc, int c, const StorePlace& place,
                                          int lane) {
-  if constexpr (GATE == GATE_NONE || HALVES) {
+  const int own_row = (threadIdx.x / 32 % 4) * 16 + lane / 4;
+  if constexpr (GATE != GATE_NONE && !HALVES) {
+#pragma unroll
+    for (int i = 0; i < BOX_COLUMNS / 4; ++i) {
+      const int at = (c * BOX_COLUMNS + i * 4) * FOLD;
+      float y[2];
+      place.finish_interleaved(y, acc + at / 2, at);
+      const int byte = (i * 4 + lane % 4) * int(sizeof(out_t));
+      store_shared(box + box_chunk(own_row, byte / 16) + byte % 16, from_float<out_t>(y[0]));
+      store_shared(box + box_chunk(own_row + 8, byte / 16) + byte % 16, from_float<out_t>(y[1]));
+    }
+  } else if constexpr (sizeof(out_t) == 4) {
+#pragma unroll
+    for (int i = 0; i < BOX_COLUMNS / 8; ++i) {
+      const int at = c * BOX_COLUMNS + i * 8;
+      float y[4];
+      place.finish(y, acc + at / 2, at);
+      const int chunk = i * 2 + lane % 4 / 2, byte = lane % 2 * 8;
+      store_shared_pair(box + box_chunk(own_row, chunk) + byte, y[0], y[1]);
+      store_shared_pair(box + box_chunk(own_row + 8, chunk) + byte, y[2], y[3]);
+    }
+  } else {
     const int row = (threadIdx.x / 32 % 4) * 16 + (lane & 15);
 #pragma unroll
     for (int i = 0; i < BOX_COLUMNS / 16; ++i) {
@@ -90,17 +112,6 @@ __device__ __forceinline__ void fill_box(u32 box, const float* acc, int c, const
       stmatrix_x4(box + box_chunk(row, i * 2 + (lane >> 4)), pack_pair<out_t>(left[0], left[1]),
                   pack_pair<out_t>(left[2], left[3]), pack_pair<out_t>(right[0], right[1]),
                   pack_pair<out_t>(right[2], right[3]));
-    }
-  } else {
-    const int row = (threadIdx.x / 32 % 4) * 16 + lane / 4;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int at = c * 64 + i * 8;
-      float y[2];
-      place.finish_interleaved(y, acc + at / 2, at);
-      const int column = i * 4 + lane % 4;
-      store_shared(box + box_chunk(row, column / 8) + column % 8 * 2, from_float<out_t>(y[0]));
-      store_shared(box + box_chunk(row + 8, column / 8) + column % 8 * 2, from_float<out_t>(y[1]));
     }
   }
 }
@@ -116,7 +127,7 @@ __device__ __forceinline__ void store_by_tma(const Arguments& args, const float 
                                              bool leader) {
   const StorePlace place(args, row0, rows, group, consumer, lane);
 #pragma unroll
-  for (int c = 0; c < CHUNKS_N; ++c) {
+  for (int c = 0; c < BOXES_N; ++c) {
     if (!ONE_BARRIER) {
       if (leader) bulk_wait_read<STORE_BOXES - 1>();
       sync_consumer(consumer);
@@ -127,12 +138,17 @@ __device__ __forceinline__ void store_by_tma(const Arguments& args, const float 
     if (ONE_BARRIER && leader) bulk_wait_read<max_int(STORE_BOXES - 2, 0)>();
     sync_consumer(consumer);
     if (leader) {
-      // NOTE: no `if (n0 + c * 64 < dim_n)` here, the TMA unit drops such a box by itself. Under that
+      // NOTE: no condition on dim_n here, the TMA unit drops such a box by itself. Under that
       // uniform condition ptxas 13.0 and 13.5 predicated the move of the coordinates into uniform
       // registers on false, and nothing was stored (block_m 64; seen on an H200, 2026-11-29).
-      tma_store_3d(map, to, n0 / FOLD + c * BOX_COLUMNS,
-                   FORM == FORM_RAGGED_M ? ROWS - rows : row0,
-                   FORM == FORM_RAGGED_M ? row0 + rows : group);
+      const int x = n0 / FOLD + c * BOX_COLUMNS;
+      const int y = FORM == FORM_RAGGED_M ? ROWS - rows : row0;
+      const int z = FORM == FORM_RAGGED_M ? row0 + rows : group;
+      if constexpr (ACCUMULATES) {
+        tma_add_3d(map, to, x, y, z);
+      } else {
+        tma_store_3d(map, to, x, y, z);
+      }
       bulk_commit();
     }
     if (++box == STORE_BOXES) box = 0;

@@ -6,6 +6,14 @@ __device__ __forceinline__ void tma_store_3d(const TensorMap* map, u32 smem, int
                :: "l"(map), "r"(x), "r"(y), "r"(z), "r"(smem) : "memory");
 }
 
+// Adds the box at `smem` to what is there, in one rounding each.
+__device__ __forceinline__ void tma_add_3d(const TensorMap* map, u32 smem, int x, int y, int z) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
+      "[%0, {%1, %2, %3}], [%4];"
+      :: "l"(map), "r"(x), "r"(y), "r"(z), "r"(smem) : "memory");
+}
+
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -15,13 +23,16 @@ template <int N> __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }
 
-// One 16-bit element to shared memory.
+// One element to shared memory.
 template <typename T> __device__ __forceinline__ void store_shared(u32 smem, T x) {
-  if constexpr (sizeof(T) == 2) {
-    asm volatile("st.shared.b16 [%0], %1;" :: "r"(smem), "h"(x.bits) : "memory");
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("st.shared.f32 [%0], %1;" :: "r"(smem), "f"(x) : "memory");
   } else {
-    __trap();   // only 16-bit results go through shared memory
+    asm volatile("st.shared.b16 [%0], %1;" :: "r"(smem), "h"(x.bits) : "memory");
   }
+}
+__device__ __forceinline__ void store_shared_pair(u32 smem, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(smem), "f"(x), "f"(y) : "memory");
 }
 
 // Four 8x8 matrices of 16-bit elements to shared memory; lane 8j+i supplies the address of row i of
