@@ -314,8 +314,8 @@ def _sm90_wgmma(config: Config) -> list[str]:
         reasons.append(f"block_k: k3 takes 64; got {config.block_k}")
     if not 2 <= config.num_stages <= 12:
         reasons.append(f"num_stages: k3 takes 2 to 12; got {config.num_stages}")
-    if not 1 <= config.store_boxes <= 4:
-        reasons.append(f"store_boxes: k3 takes 1 to 4; got {config.store_boxes}")
+    if not 1 <= config.store_boxes <= 8:
+        reasons.append(f"store_boxes: k3 takes 1 to 8; got {config.store_boxes}")
     if not 1 <= config.raster_m <= 64:
         reasons.append(f"raster_m: k3 takes 1 to 64; got {config.raster_m}")
     if config.order not in get_args(Order):

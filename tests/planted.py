@@ -21,6 +21,7 @@ K3_FILES = (
     "core/wgmma_tiles.cuh",
     "core/wgmma_load.cuh",
     "core/wgmma_multiply.cuh",
+    "core/wgmma_boxes.cuh",
     "core/wgmma_store.cuh",
 )
 
@@ -77,7 +78,7 @@ class Bug:
     case: str = "deep"
 
 
-def _of(
+def bugs_of(
     files: tuple[str, ...],
     tile: str,
     rows: dict[str, tuple[str, str, tuple[str, ...]]],
@@ -106,7 +107,7 @@ _STAGE_FREE = "if (lane == 0) mbarrier_arrive(empty_barrier(base + STAGE_BARRIER
 _READS_FENCED = "      fence_async_smem();\n"
 _FENCE_INIT = "    fence_mbarrier_init();\n"
 
-_K0 = _of(K0_FILES, "k0", case="flat", rows={
+_K0 = bugs_of(K0_FILES, "k0", case="flat", rows={
     "no barrier before the slice is read": (
         "      __syncthreads();\n      if (k + BLOCK_K", "      if (k + BLOCK_K", (VALUES,),
     ),
@@ -115,7 +116,7 @@ _K0 = _of(K0_FILES, "k0", case="flat", rows={
     ),
 })  # fmt: skip
 
-_K1 = _of(K1_FILES, "k1", {
+_K1 = bugs_of(K1_FILES, "k1", {
     "no wait for the copies": ("      cp_async_wait<NUM_STAGES - 2>();\n", "", (VALUES,)),
     "waits for one group too few": (
         "cp_async_wait<NUM_STAGES - 2>();", "cp_async_wait<NUM_STAGES - 1>();", (VALUES,),
@@ -145,13 +146,13 @@ _K1 = _of(K1_FILES, "k1", {
         "const bool exists = outer < outer_valid && bytes > 0;", "const bool exists = bytes > 0;",
         (MEMORY,),
     ),
-}) | _of(K1_FILES, "k1 fragments", {
+}) | bugs_of(K1_FILES, "k1 fragments", {
     "fragments are loaded into the buffer in use": (
         "load_fragments(f[(s + 1) & 1],", "load_fragments(f[s & 1],", (VALUES,),
     ),
 })  # fmt: skip
 
-_K2 = _of(K2_FILES, "k2", {
+_K2 = bugs_of(K2_FILES, "k2", {
     "no wait for a full stage": (_STAGE_FULL, ";", (VALUES, RACE)),
     "no wait for an empty stage": (_STAGE_EMPTY, ";", (VALUES, RACE, BARRIER, LOCK)),
     "announces too few bytes": (
@@ -203,7 +204,7 @@ _K2 = _of(K2_FILES, "k2", {
         "mask(swizzle_mask<SWIZZLE>(row))", "mask(0)", (VALUES,),
     ),
     "the wrong group's B": ("full, x, y, tile.group);", "full, x, y, 0);", (VALUES,)),
-}) | _of(K2_FILES, "k2", case="flat", rows={
+}) | bugs_of(K2_FILES, "k2", case="flat", rows={
     "no wait for a full slot": (_SLOT_FULL, ";", (VALUES, RACE, LOCK, BARRIER)),
     "no wait for an empty slot": (_SLOT_EMPTY, ";", (VALUES, RACE, LOCK, BARRIER)),
     "one arrival too few for an empty slot": (
@@ -221,7 +222,7 @@ _K2 = _of(K2_FILES, "k2", {
         "    if (lane == 0) mbarrier_arrive(empty_barrier(base + SLOT_BARRIERS, slots));\n"
         "    const int k_count = slot(slots)->w;\n", (VALUES, RACE, LOCK, BARRIER),
     ),
-}) | _of(K2_FILES, "k2 unswizzled", {
+}) | bugs_of(K2_FILES, "k2 unswizzled", {
     "no fence behind the reads of a stage without a swizzle": (_READS_FENCED, "", (RACE,)),
     "a stage reused at once": (
         "tile, k, args.dim_n);\n        stages.advance();", "tile, k, args.dim_n);",
@@ -231,15 +232,17 @@ _K2 = _of(K2_FILES, "k2", {
 
 _FULL = "    mbarrier_wait(full_barrier(barriers, stages), stages.parity);\n"
 _BYTES = "mbarrier_arrive_expect_tx(full, boxes * BOX_BYTES + B_BYTES);"
-_BOX_FREE = "    if (ONE_BARRIER && leader) bulk_wait_read<max_int(STORE_BOXES - 2, 0)>();\n"
-_SECOND_SYNC = _BOX_FREE + "    sync_consumer(consumer);\n"
+BOX_FREE = (
+    "    if (!READS_D && ONE_BARRIER && leader) bulk_wait_read<max_int(STORE_BOXES - 2, 0)>();\n"
+)
+BEFORE_STORE = BOX_FREE + "    sync_consumer(consumer);\n"
 _TURN = "      mbarrier_wait(own_turn, (number / CONSUMERS + 1 - consumer) & 1);\n"
 _FREE_LATE = (
     "      wgmma_wait<IN_FLIGHT>();\n      if (IN_FLIGHT > 0 && k_tile > 0 && leader) "
     "mbarrier_arrive(empty_barrier(barriers, previous));\n"
 )
 
-_K3 = _of(K3_FILES, "k3 cooperative", {
+_K3 = bugs_of(K3_FILES, "k3 cooperative", {
     "no wait for a full stage": (_FULL, "", (VALUES, RACE)),
     "no wait for an empty stage": (_STAGE_EMPTY, ";", (VALUES, RACE, BARRIER, LOCK)),
     "announces too few bytes": (
@@ -273,7 +276,7 @@ _K3 = _of(K3_FILES, "k3 cooperative", {
     "no proxy fence before the store": (
         "    fence_async_smem();\n", "", (RACE, VALUES),
     ),
-    "no barrier before the store": (_SECOND_SYNC, _BOX_FREE, (RACE, VALUES)),
+    "no barrier before the store": (BEFORE_STORE, BOX_FREE, (RACE, VALUES)),
     "results not swizzled": (
         "((BOX_PITCH == 128 ? chunk ^ (row & 7) : chunk ^ (row / 2 & 3)) << 4)", "(chunk << 4)",
         (VALUES,),
@@ -282,18 +285,18 @@ _K3 = _of(K3_FILES, "k3 cooperative", {
         "  if (D_BY_TMA && leader) bulk_wait_read<0>();", "", (RACE,),
     ),
     "wrong stride in a descriptor": (
-        "wgmma_descriptor(b + s * 2048, BOX_BYTES, 1024)",
-        "wgmma_descriptor(b + s * 2048, BOX_BYTES, 2048)", (VALUES, RACE),
+        "(b + s * B_CHUNK * 32, B_CHUNK * 128, B_CHUNK * 16)",
+        "(b + s * B_CHUNK * 32, B_CHUNK * 128, B_CHUNK * 32)", (VALUES, RACE),
     ),
     "descriptors do not move along K": (
         "wgmma_descriptor(block + s * 32, 16, 1024)", "wgmma_descriptor(block, 16, 1024)",
         (VALUES,),
     ),
     "the last rows are stored too": (
-        "FORM == FORM_RAGGED_M ? ROWS - rows : row0,", "FORM == FORM_RAGGED_M ? 0 : row0,",
+        "FORM == FORM_RAGGED_M ? ROWS - rows : row0;", "FORM == FORM_RAGGED_M ? 0 : row0;",
         (VALUES,),
     ),
-}) | _of(K3_FILES, "k3 cooperative", case="flat", rows={
+}) | bugs_of(K3_FILES, "k3 cooperative", case="flat", rows={
     "no wait for a full slot": (
         f"  {_SLOT_FULL}\n  return *slot_at(slots);", "  return *slot_at(slots);",
         (VALUES, RACE, LOCK, BARRIER, MEMORY, ENDLESS),
@@ -302,11 +305,11 @@ _K3 = _of(K3_FILES, "k3 cooperative", {
     "one arrival too few for an empty slot": (
         "1 + 4 * CONSUMERS);", "4 * CONSUMERS);", (VALUES, RACE, LOCK, BARRIER),
     ),
-}) | _of(K3_FILES, "k3 pingpong", case="flat", rows={
+}) | bugs_of(K3_FILES, "k3 pingpong", case="flat", rows={
     "the turn is handed on past a late warp": (
         "  if (PINGPONG && k_tiles == 0) sync_consumer(consumer);\n", "", (LOCK,),
     ),
-}) | _of(K3_FILES, "k3 pingpong", {
+}) | bugs_of(K3_FILES, "k3 pingpong", {
     "no wait for the own turn": (_TURN, "", (VALUES, RACE, LOCK, BARRIER)),
     "wrong parity of the turn": (
         _TURN, _TURN.replace("& 1)", "& 1 ^ 1)"), (VALUES, RACE, LOCK, BARRIER),
@@ -323,28 +326,12 @@ _K3 = _of(K3_FILES, "k3 cooperative", {
         "    wgmma_wait<0>();\n", "", (VALUES, RACE, ADVISORY),
     ),
     "both consumers store through one box": (
-        "base + STORES + consumer * STORE_BOXES * BOX_BYTES;", "base + STORES;", (VALUES, RACE),
+        "base + STORES + (consumer * STORE_BOXES + place) * BOX_BYTES;",
+        "base + STORES + place * BOX_BYTES;", (VALUES, RACE),
     ),
     "one barrier for both consumers": (
         '"r"(1 + consumer)', '"r"(1)', (VALUES, RACE, LOCK, BARRIER),
     ),
-}) | _of(K3_FILES, "k3 wide", {
-    "a box is overwritten while its store reads it": (
-        "      if (leader) bulk_wait_read<STORE_BOXES - 1>();\n", "", (VALUES, RACE),
-    ),
-    "no barrier behind that wait": (
-        "      sync_consumer(consumer);\n    }\n", "    }\n", (VALUES, RACE),
-    ),
-}) | _of(K3_FILES, "k3 tall", {
-    "two boxes, and a wait for one": (
-        "bulk_wait_read<STORE_BOXES - 1>();", "bulk_wait_read<STORE_BOXES>();", (VALUES, RACE),
-    ),
-}) | _of(K3_FILES, "k3 boxes", {
-    "one barrier a box, and the next box is not waited for": (_BOX_FREE, "", (VALUES, RACE)),
-    "one barrier a box, and a wait for one store too few": (
-        "STORE_BOXES - 2, 0)", "STORE_BOXES - 1, 0)", (VALUES, RACE),
-    ),
-    "no barrier a box": (_SECOND_SYNC, _BOX_FREE, (VALUES, RACE)),
 })  # fmt: skip
 
 BUGS = _K0 | _K1 | _K2 | _K3

@@ -42,7 +42,9 @@ def _flushed(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(small, np.copysign(np.float32(0), values), values)
 
 
-def reduce_elements(op: str, element: str, old: Bytes, new: Bytes) -> Bytes:
+def reduce_elements(
+    op: str, element: str, old: Bytes, new: Bytes, *, subnormals: bool = False
+) -> Bytes:
     """Return ``op(old, new)`` element by element.
 
     Parameters
@@ -53,12 +55,15 @@ def reduce_elements(op: str, element: str, old: Bytes, new: Bytes) -> Bytes:
         Element type as PTX spells it.
     old, new : ndarray of uint8, same shape, C-contiguous
         Contents of memory and of the source; the last axis holds whole elements.
+    subnormals : bool
+        Whether those of f32 count, as in tensor reductions to FLOAT32 maps (seen on an H200,
+        2026-11-30).
 
     Returns
     -------
     ndarray of uint8, same shape
         Sums of f16 and bf16 are rounded to nearest even once, those of f32 lose subnormal inputs
-        and results (the manual's "current implementation"); minimum and maximum ignore a NaN
+        and results (the manual's "current implementation") unless told otherwise; minimum and maximum ignore a NaN
         operand.
 
     Raises
@@ -78,7 +83,7 @@ def reduce_elements(op: str, element: str, old: Bytes, new: Bytes) -> Bytes:
             combined = {"add": np.add, "min": np.fmin, "max": np.fmax}[op](x, y)
             result = encode(element, combined)
         elif element == "f32":
-            result = _flushed(_flushed(a) + _flushed(b))
+            result = a + b if subnormals else _flushed(_flushed(a) + _flushed(b))
         elif op in _BITWISE:
             result = _BITWISE[op](a, b)
         elif op == "inc":

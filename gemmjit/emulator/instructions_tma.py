@@ -218,7 +218,8 @@ class _Store:
         write = partial(write_runs, machine.memory, box.runs)
         if self.reduction is not None:
             element = self._element(tensor_map)
-            write = partial(self._reduce, box, element)
+            subnormals = self.tensor.tensor(tensor_map)[0].element_type is ElementType.FLOAT32
+            write = partial(self._reduce, box, element, subnormals)
 
         def read() -> Array:
             machine.races.async_read(grid, slot, _units(box, slot))
@@ -239,10 +240,12 @@ class _Store:
             )
         return name
 
-    def _reduce(self, box: BoxCopy, element: str, data: Array) -> None:
+    def _reduce(self, box: BoxCopy, element: str, subnormals: bool, data: Array) -> None:
         memory = self.grid.machine.memory
         old = read_runs(memory, box.runs, box.run_bytes)
-        new = reduce_elements(self.reduction or "", element, old, np.ascontiguousarray(data))
+        new = reduce_elements(
+            self.reduction or "", element, old, np.ascontiguousarray(data), subnormals=subnormals
+        )
         write_runs(memory, box.runs, new)
 
 

@@ -62,8 +62,10 @@ class K3(Kernel):
         columns = _CONSUMERS * config.block_n * 4 * variant.chain.column_operands
         sorts = variant.form == "ragged_k" and config.order == "claimed"
         by_rows = 2 * _MAX_SORTED if sorts else 0
-        boxes = _CONSUMERS * config.store_boxes * _BOX_BYTES
-        return stages + boxes + slots + order + columns + by_rows
+        boxes = _CONSUMERS * config.store_boxes
+        reads_d = variant.d_by_tma and variant.chain.accumulates and variant.form == "ragged_k"
+        loaded = 8 * boxes if reads_d and config.store_boxes > 1 else 0
+        return stages + boxes * _BOX_BYTES + slots + order + loaded + columns + by_rows
 
     def static_smem_bytes(self, config: Config, variant: Variant) -> int:
         """Return 0: all shared memory is dynamic."""

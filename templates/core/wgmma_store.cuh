@@ -2,9 +2,6 @@
 // Thread t of a consumer holds, of every 8 columns, columns 2(t%4)+{0,1} of rows 16(t/32) + t%32/4 and
 // 8 below.
 
-constexpr int BOX_COLUMNS = sizeof(out_t) == 4 ? 32 : 64 / FOLD;   // of D, in a store box
-constexpr int BOX_PITCH = BOX_COLUMNS * int(sizeof(out_t));        // bytes of a row there
-constexpr int BOXES_N = BLOCK_N / FOLD / BOX_COLUMNS;              // of a tile
 constexpr int UP = BLOCK_N / 4;                   // accumulators from a gate's to its factor's: HALVES
 
 // Where the 16-byte chunk of a row lies in a store box, under the swizzle of the row's length.
@@ -74,7 +71,7 @@ struct StorePlace {
 // otherwise; cooperative tiles took 1 % longer (H200, 2026-11-30).
 constexpr bool ONE_BARRIER = PINGPONG && STORE_BOXES >= 3;
 
-// Fills a store box with chunk `c` of the tile.
+// Fills a store box with chunk `c` of the tile; READS_D: adds it to what the box holds.
 __device__ __forceinline__ void fill_box(u32 box, const float* acc, int c, const StorePlace& place,
                                          int lane) {
   const int own_row = (threadIdx.x / 32 % 4) * 16 + lane / 4;
@@ -94,9 +91,14 @@ __device__ __forceinline__ void fill_box(u32 box, const float* acc, int c, const
       const int at = c * BOX_COLUMNS + i * 8;
       float y[4];
       place.finish(y, acc + at / 2, at);
-      const int chunk = i * 2 + lane % 4 / 2, byte = lane % 2 * 8;
-      store_shared_pair(box + box_chunk(own_row, chunk) + byte, y[0], y[1]);
-      store_shared_pair(box + box_chunk(own_row + 8, chunk) + byte, y[2], y[3]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int chunk = i * 2 + lane % 4 / 2;
+        const u32 to = box + box_chunk(own_row + half * 8, chunk) + lane % 2 * 8;
+        Pair<float> d{};
+        if constexpr (READS_D) d = load_shared_pair(to);
+        store_shared_pair(to, y[half * 2] + d.x, y[half * 2 + 1] + d.y);
+      }
     }
   } else {
     const int row = (threadIdx.x / 32 % 4) * 16 + (lane & 15);
@@ -122,36 +124,41 @@ __device__ __forceinline__ void fill_box(u32 box, const float* acc, int c, const
 // rows from row0 on, of which those past row0 + rows lie outside. In the ragged-K form the map is
 // (n, m, g), and M ends where the rows do.
 __device__ __forceinline__ void store_by_tma(const Arguments& args, const float (&acc)[BLOCK_N / 2],
-                                             const TensorMap* map, u32 boxes, int& box, int row0,
-                                             int rows, int n0, int group, int consumer, int lane,
-                                             bool leader) {
-  const StorePlace place(args, row0, rows, group, consumer, lane);
+                                             const TensorMap* map, u32 base, BoxRing& boxes,
+                                             const Slot& tile, int block, int valid, int consumer,
+                                             int lane, bool leader) {
+  const int row0 = tile.m0 + block_row(consumer, block);
+  const int rows = min_int(ROWS, tile.m_valid - block_row(consumer, block));
+  const StorePlace place(args, row0, rows, tile.group, consumer, lane);
 #pragma unroll
   for (int c = 0; c < BOXES_N; ++c) {
-    if (!ONE_BARRIER) {
+    const u32 box = box_at(base, consumer, boxes.place);
+    if constexpr (READS_D) {
+      mbarrier_wait(loaded_barrier(base, consumer, boxes.place), boxes.parity);
+    } else if (!ONE_BARRIER) {
       if (leader) bulk_wait_read<STORE_BOXES - 1>();
       sync_consumer(consumer);
     }
-    const u32 to = boxes + box * BOX_BYTES;
-    fill_box(to, acc, c, place, lane);
+    fill_box(box, acc, c, place, lane);
     fence_async_smem();
-    if (ONE_BARRIER && leader) bulk_wait_read<max_int(STORE_BOXES - 2, 0)>();
+    if (!READS_D && ONE_BARRIER && leader) bulk_wait_read<max_int(STORE_BOXES - 2, 0)>();
     sync_consumer(consumer);
     if (leader) {
       // NOTE: no condition on dim_n here, the TMA unit drops such a box by itself. Under that
       // uniform condition ptxas 13.0 and 13.5 predicated the move of the coordinates into uniform
       // registers on false, and nothing was stored (block_m 64; seen on an H200, 2026-11-29).
-      const int x = n0 / FOLD + c * BOX_COLUMNS;
+      const int x = tile.n0 / FOLD + c * BOX_COLUMNS;
       const int y = FORM == FORM_RAGGED_M ? ROWS - rows : row0;
-      const int z = FORM == FORM_RAGGED_M ? row0 + rows : group;
-      if constexpr (ACCUMULATES) {
-        tma_add_3d(map, to, x, y, z);
+      const int z = FORM == FORM_RAGGED_M ? row0 + rows : tile.group;
+      if constexpr (ACCUMULATES && !READS_D) {
+        tma_add_3d(map, box, x, y, z);
       } else {
-        tma_store_3d(map, to, x, y, z);
+        tma_store_3d(map, box, x, y, z);
       }
       bulk_commit();
+      if (READS_D) load_next(map, base, boxes.place, tile, block * BOXES_N + c, valid, consumer);
     }
-    if (++box == STORE_BOXES) box = 0;
+    boxes.advance();
   }
 }
 
@@ -165,13 +172,15 @@ static_assert(PAIRS % AHEAD == 0, "no pair is left over");
 
 // Stores a block of 64 rows straight from registers.
 __device__ __forceinline__ void store_from_registers(const Arguments& args,
-                                                     const float (&acc)[BLOCK_N / 2], int row0,
-                                                     int rows, int n0, int group, int dim_n,
+                                                     const float (&acc)[BLOCK_N / 2],
+                                                     const Slot& tile, int block, int dim_n,
                                                      int consumer, int lane) {
   const int row = (threadIdx.x / 32 % 4) * 16 + lane / 4;
-  const StorePlace place(args, row0, rows, group, consumer, lane);
+  const int row0 = tile.m0 + block_row(consumer, block), n0 = tile.n0;
+  const int rows = min_int(ROWS, tile.m_valid - block_row(consumer, block));
+  const StorePlace place(args, row0, rows, tile.group, consumer, lane);
   out_t* d = args.d + row0 * args.stride_dm + n0 / FOLD * args.stride_dn;
-  if (FORM == FORM_RAGGED_K) d += group * args.stride_dg;
+  if (FORM == FORM_RAGGED_K) d += tile.group * args.stride_dg;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int m = row + half * 8;

@@ -31,6 +31,12 @@ template <typename T> __device__ __forceinline__ void store_shared(u32 smem, T x
     asm volatile("st.shared.b16 [%0], %1;" :: "r"(smem), "h"(x.bits) : "memory");
   }
 }
+__device__ __forceinline__ Pair<float> load_shared_pair(u32 smem) {
+  Pair<float> pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.x), "=f"(pair.y) : "r"(smem) : "memory");
+  return pair;
+}
 __device__ __forceinline__ void store_shared_pair(u32 smem, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(smem), "f"(x), "f"(y) : "memory");
 }

@@ -12,13 +12,16 @@ from functools import cached_property
 import ml_dtypes
 import numpy as np
 import pytest
-from planted import BUGS, RACE, TILES, VALUES, plant
+from planted import BUGS as KERNEL_BUGS
+from planted import RACE, TILES, VALUES, plant
+from planted_stores import STORE_BUGS
 
 import gemmjit
 from gemmjit.config import Config
 from gemmjit.emulator import emulating
 from gemmjit.errors import CompileError, EmulatorError
 
+BUGS = KERNEL_BUGS | STORE_BUGS
 RUNS = [("eager", 0), ("lazy", 0), *(("random", seed) for seed in range(8))]
 FEW, MANY = range(2), range(20)
 
@@ -54,9 +57,34 @@ class Case:
         )
 
 
+@dataclass(frozen=True)
+class Sum:
+    """A wgrad that is added to what is there: tails of M and N, an empty group, short ones."""
+
+    dim_m: int
+    dim_n: int
+    sizes: tuple[int, ...]
+
+    @cached_property
+    def operands(self):
+        """A, B, end offsets, and the result for a start of ones."""
+        rng = np.random.default_rng(0)
+        rows, groups = sum(self.sizes), len(self.sizes)
+        a = rng.integers(-3, 4, (rows, self.dim_m)).astype(np.float64)
+        b = rng.integers(-3, 4, (rows, self.dim_n)).astype(np.float64)
+        ends = np.cumsum(self.sizes).astype(np.int32)
+        want = np.ones((groups, self.dim_m, self.dim_n), np.float32)
+        for group, end in enumerate(ends):
+            part = slice(end - self.sizes[group], end)
+            want[group] += a[part].T @ b[part]
+        a, b = (x.astype(ml_dtypes.bfloat16) for x in (a, b))
+        return a.T, b, ends, want
+
+
 CASES = {
     "deep": Case(200, 72, (130, 0, 3, 33), 0),  # rings of stages go round
     "flat": Case(40, 72, (130, 0, 3, 33), 300),  # so do those of tiles, which are short
+    "sum": Sum(136, 328, (70, 0, 3)),  # and those of store boxes
 }
 
 
@@ -69,7 +97,11 @@ def verdict(
     strict = {"unwaited_stores": "error", "max_steps": MAX_STEPS, "num_sms": 1}
     with emulating(policy, seed, unfenced_reads=unfenced_reads, **strict):
         try:
-            got = gemmjit.grouped_mm(a, b, offs=ends, config=config)
+            if case == "sum":
+                got = np.ones_like(want)
+                gemmjit.grouped_mm(a, b, offs=ends, config=config, out=got, accumulate=True)
+            else:
+                got = gemmjit.grouped_mm(a, b, offs=ends, config=config)
         except (CompileError, EmulatorError) as error:
             return f"{type(error).__name__}: {error}"
     wrong = int((got != want).sum())
@@ -114,7 +146,8 @@ def test_reads_without_a_fence_are_found_by_every_policy(tmp_path, name, policy)
 )
 def test_a_kernel_as_it_is_stays_silent(tile, seeds):
     for policy, seed in [("eager", 0), ("lazy", 0), *(("random", seed) for seed in seeds)]:
-        for case in ("flat",) if tile == "k0" else CASES:
+        cases = {"k0": ("flat",), "k3": CASES}.get(tile.split()[0], ("deep", "flat"))
+        for case in cases:
             assert verdict(TILES[tile], policy, seed, case) == "", f"{case}, {policy}, seed {seed}"
 
 
