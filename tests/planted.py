@@ -293,7 +293,7 @@ _K3 = bugs_of(K3_FILES, "k3 cooperative", {
         (VALUES,),
     ),
     "the last rows are stored too": (
-        "FORM == FORM_RAGGED_M ? ROWS - rows : row0;", "FORM == FORM_RAGGED_M ? 0 : row0;",
+        "FORM == FORM_RAGGED_M ? ROWS - rows :", "FORM == FORM_RAGGED_M ? 0 :",
         (VALUES,),
     ),
 }) | bugs_of(K3_FILES, "k3 cooperative", case="flat", rows={

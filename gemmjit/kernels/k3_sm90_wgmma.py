@@ -24,6 +24,7 @@ _RING_PLACE_BYTES = 16  # a full and an empty barrier
 _TILE_SLOTS = 4
 _SLOT_BYTES = 32
 _PRODUCER_REGISTERS = 40
+_BOXES_TO_READ = 2  # with more of them, what is added to comes through store boxes
 _MAX_SORTED = 512  # groups that core/by_rows.cuh sorts
 
 
@@ -63,8 +64,9 @@ class K3(Kernel):
         sorts = variant.form == "ragged_k" and config.order == "claimed"
         by_rows = 2 * _MAX_SORTED if sorts else 0
         boxes = _CONSUMERS * config.store_boxes
-        reads_d = variant.d_by_tma and variant.chain.accumulates and variant.form == "ragged_k"
-        loaded = 8 * boxes if reads_d and config.store_boxes > 1 else 0
+        adds = variant.d_by_tma and variant.chain.accumulates
+        reads_d = adds and not variant.chain.gate and config.store_boxes > _BOXES_TO_READ
+        loaded = 8 * boxes if reads_d else 0
         return stages + boxes * _BOX_BYTES + slots + order + loaded + columns + by_rows
 
     def static_smem_bytes(self, config: Config, variant: Variant) -> int:

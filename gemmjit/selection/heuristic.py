@@ -188,8 +188,7 @@ def _k3_wgrad_config(problem: Problem) -> Config:
     fills = -problem.m % _K3_TALL.block_m <= _K3_MAX_WASTE * problem.m
     if fills and not _SHORT_GROUP < mean <= _LONG_GROUP:
         return _K3_TALL
-    reads = problem.chain.accumulates and not _adds_by_tma(problem)  # as in fprop
-    if waste > _K3_MAX_WASTE or reads:
+    if waste > _K3_MAX_WASTE or problem.chain.accumulates:
         return _K3_WGRAD_SQUARE
     return _K3_WGRAD_WIDE
 

@@ -118,11 +118,7 @@ __device__ __forceinline__ void fill_box(u32 box, const float* acc, int c, const
   }
 }
 
-// Stores a block of 64 rows, a box at a time, through shared memory. In the ragged-M form rows
-// behind the block's `rows` must be dropped. So the map has rows twice: element (x, y, z) is row
-// y + z - 64 of D, and y ends at 64. A box that starts at y = 64 - rows, z = row0 + rows covers the
-// rows from row0 on, of which those past row0 + rows lie outside. In the ragged-K form the map is
-// (n, m, g), and M ends where the rows do.
+// Stores a block of 64 rows, a box at a time, through shared memory.
 __device__ __forceinline__ void store_by_tma(const Arguments& args, const float (&acc)[BLOCK_N / 2],
                                              const TensorMap* map, u32 base, BoxRing& boxes,
                                              const Slot& tile, int block, int valid, int consumer,
@@ -147,13 +143,11 @@ __device__ __forceinline__ void store_by_tma(const Arguments& args, const float 
       // NOTE: no condition on dim_n here, the TMA unit drops such a box by itself. Under that
       // uniform condition ptxas 13.0 and 13.5 predicated the move of the coordinates into uniform
       // registers on false, and nothing was stored (block_m 64; seen on an H200, 2026-11-29).
-      const int x = tile.n0 / FOLD + c * BOX_COLUMNS;
-      const int y = FORM == FORM_RAGGED_M ? ROWS - rows : row0;
-      const int z = FORM == FORM_RAGGED_M ? row0 + rows : tile.group;
+      const BoxOrigin at(tile, block * BOXES_N + c, consumer);
       if constexpr (ACCUMULATES && !READS_D) {
-        tma_add_3d(map, box, x, y, z);
+        tma_add_3d(map, box, at.x, at.y, at.z);
       } else {
-        tma_store_3d(map, box, x, y, z);
+        tma_store_3d(map, box, at.x, at.y, at.z);
       }
       bulk_commit();
       if (READS_D) load_next(map, base, boxes.place, tile, block * BOXES_N + c, valid, consumer);
