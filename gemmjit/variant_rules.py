@@ -94,8 +94,8 @@ def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> 
     """Return why a tile does not go together with an epilogue.
 
     Half of its columns are gates and half their factors. In an N-major B both come to k2 as TMA
-    boxes of 128 bytes, and half a tile is a whole number of them. The pointers of a bias would be spilled in
-    the main loop of k2's largest tile if two blocks had to share a multiprocessor.
+    boxes of 128 bytes, and half a tile is a whole number of them. The pointers of a bias would be
+    spilled in the main loop of k2's largest tile if two blocks had to share a multiprocessor.
     """
     if (
         kernel.name == "k2"
@@ -111,8 +111,8 @@ def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> 
         box = 128 // variant.in_dtype.itemsize
         if config.block_n // 2 % box:
             return [
-                f"block_n: k2 with swiglu_split and an N-major mat_b takes a multiple of {2 * box}; "
-                f"got {config.block_n}"
+                f"block_n: k2 with swiglu_split and an N-major mat_b takes a multiple of "
+                f"{2 * box}; got {config.block_n}"
             ]
     return []
 

@@ -110,7 +110,7 @@ def epilogue_cases() -> list[EpilogueCase]:
 def gates_in_boxes() -> list[EpilogueCase]:
     """Return k3 with an N-major B of gates, then factors, each in chunks of 32 or 64 columns.
 
-    Half of 144 columns is no whole chunk of either width, of 192 of the narrower one, of 256 of both.
+    Half of 144 columns is no whole chunk of either width; of 192 of the narrow one, of 256 of both.
     """
     tiles = (*TILES["k3"], replace(TILES["k3"][0], b_evict_first=True))
     return [

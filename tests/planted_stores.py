@@ -1,4 +1,4 @@
-"""Bugs in the ways in which k3 stores its results and adds to them, one edit of its templates each."""
+"""Bugs in how k3 stores its results and adds to them, one edit of its templates each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ STORE_BUGS = bugs_of(K3_FILES, "k3 wide", {
     ),
     "sums without what D holds": ("y[half * 2] + d.x,", "y[half * 2],", (VALUES,)),
     "no barrier before the sum is stored": (BEFORE_STORE, BOX_FREE, (VALUES, RACE)),
-    "no fence before the sum is stored": ("    fence_async_smem();\n    if (!READS", "    if (!READS", (VALUES, RACE)),
+    "no fence before the sum is stored": (
+        "    fence_async_smem();\n    if (!READS", "    if (!READS", (VALUES, RACE),
+    ),
 }) | bugs_of(K3_FILES, "k3 pingpong", case="sum", rows={
     "one box, which replaces what it should be added to": (
         "tma_add_3d(map, box,", "tma_store_3d(map, box,", (VALUES,),

@@ -63,8 +63,8 @@ def reduce_elements(
     -------
     ndarray of uint8, same shape
         Sums of f16 and bf16 are rounded to nearest even once, those of f32 lose subnormal inputs
-        and results (the manual's "current implementation") unless told otherwise; minimum and maximum ignore a NaN
-        operand.
+        and results (the manual's "current implementation") unless told otherwise; minimum and
+        maximum ignore a NaN operand.
 
     Raises
     ------

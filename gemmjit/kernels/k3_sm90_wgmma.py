@@ -24,7 +24,6 @@ _RING_PLACE_BYTES = 16  # a full and an empty barrier
 _TILE_SLOTS = 4
 _SLOT_BYTES = 32
 _PRODUCER_REGISTERS = 40
-_BOXES_TO_READ = 2  # with more of them, what is added to comes through store boxes
 _MAX_SORTED = 512  # groups that core/by_rows.cuh sorts
 
 
@@ -64,9 +63,8 @@ class K3(Kernel):
         sorts = variant.form == "ragged_k" and config.order == "claimed"
         by_rows = 2 * _MAX_SORTED if sorts else 0
         boxes = _CONSUMERS * config.store_boxes
-        adds = variant.d_by_tma and variant.chain.accumulates
-        reads_d = adds and not variant.chain.gate and config.store_boxes > _BOXES_TO_READ
-        loaded = 8 * boxes if reads_d else 0
+        reads_d = variant.d_by_tma and variant.chain.accumulates and variant.form == "ragged_k"
+        loaded = 8 * boxes if reads_d and config.store_boxes > 1 else 0
         return stages + boxes * _BOX_BYTES + slots + order + loaded + columns + by_rows
 
     def static_smem_bytes(self, config: Config, variant: Variant) -> int:
@@ -211,12 +209,12 @@ class K3(Kernel):
 
 
 def _regions(problem: Problem) -> int:
-    """Return the parts of an N-major B from which a tile takes columns: gates, and their factors."""
+    """Return the parts of an N-major B from which a tile takes columns: gates, and factors."""
     return 2 if problem.chain.gate == "split" else 1
 
 
 def _b_chunk(problem: Problem, config: Config) -> int:
-    """Return the columns of a chunk of an N-major B; what a tile takes of a region is whole ones."""
+    """Return the columns of a chunk of an N-major B; a tile takes whole ones of each region."""
     return 32 if config.block_n // _regions(problem) % 64 else 64
 
 

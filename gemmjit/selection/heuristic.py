@@ -89,6 +89,11 @@ _LAST_WAVE = 0.5
 # memory: 109, 106, 107 (32 rows), 152, 160, 150 (64 rows, N = 4096), 215, 246, 211 (2 rows). Long
 # groups (4,096 rows), where 256 x 128 tiles read less for each product: 3177, 3357, 3145 and 2774,
 # 2842, 2740.
+#
+# Added to what is there, us cool / hot, 128 x 192 with four store boxes, 128 x 128 and 256 x 128. 256
+# rows a group: 432 / 423, 429 / 418, 418 / 453. 64 rows: 570 / 561, 564 / 552, 567 / 556. 512 rows:
+# 696 / 776, 687 / 773, 741 / 933. 4,096 rows: 2845 / 3104, 3199 / 3489, 2683 / 3203; there the TMA
+# unit adds in time, 2720 / 2997.
 _K3_MAX_WASTE = 0.04
 _K3_WGRAD_WIDE = Sm90WgmmaConfig(
     block_m=128, block_n=192, num_stages=4, store_boxes=3, order="claimed"
@@ -185,12 +190,13 @@ def _computing_time(groups: int, mean: int, n: int, tile: Sm90WgmmaConfig) -> fl
 def _k3_wgrad_config(problem: Problem) -> Config:
     waste = -problem.n % _K3_WGRAD_WIDE.block_n / max(problem.n, 1)
     mean = _mean_rows(problem)
+    if problem.chain.accumulates:
+        adds = mean > _LONG_GROUP and waste <= _K3_MAX_WASTE and _adds_by_tma(problem)
+        return _K3_WIDE if adds else _K3_WGRAD_SQUARE
     fills = -problem.m % _K3_TALL.block_m <= _K3_MAX_WASTE * problem.m
     if fills and not _SHORT_GROUP < mean <= _LONG_GROUP:
         return _K3_TALL
-    if waste > _K3_MAX_WASTE or problem.chain.accumulates:
-        return _K3_WGRAD_SQUARE
-    return _K3_WGRAD_WIDE
+    return _K3_WGRAD_SQUARE if waste > _K3_MAX_WASTE else _K3_WGRAD_WIDE
 
 
 def _mean_rows(problem: Problem) -> int:

@@ -14,12 +14,6 @@ __device__ __forceinline__ void tma_add_3d(const TensorMap* map, u32 smem, int x
       :: "l"(map), "r"(x), "r"(y), "r"(z), "r"(smem) : "memory");
 }
 
-// Brings a box into L2.
-__device__ __forceinline__ void tma_prefetch_3d(const TensorMap* map, int x, int y, int z) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];"
-               :: "l"(map), "r"(x), "r"(y), "r"(z) : "memory");
-}
-
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

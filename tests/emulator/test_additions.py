@@ -15,7 +15,7 @@ def _target(monkeypatch):
 
 
 @pytest.mark.parametrize("gap", [False, True], ids=["plain", "padded"])
-@pytest.mark.parametrize("m,n", [(136, 200), (192, 384), (72, 328)])
+@pytest.mark.parametrize(("m", "n"), [(136, 200), (192, 384), (72, 328)])
 @pytest.mark.parametrize("form", ["fprop", "wgrad"])
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_sum(config, form, m, n, gap):

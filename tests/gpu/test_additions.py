@@ -7,7 +7,7 @@ from additions import CONFIGS, check_small_numbers, check_sum
 
 
 @pytest.mark.parametrize("gap", [False, True], ids=["plain", "padded"])
-@pytest.mark.parametrize("m,n", [(136, 200), (192, 384), (72, 328)])
+@pytest.mark.parametrize(("m", "n"), [(136, 200), (192, 384), (72, 328)])
 @pytest.mark.parametrize("form", ["fprop", "wgrad"])
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_sum(maker, config, form, m, n, gap):
