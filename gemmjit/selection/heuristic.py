@@ -90,7 +90,7 @@ _LAST_WAVE = 0.5
 # groups (4,096 rows), where 256 x 128 tiles read less for each product: 3177, 3357, 3145 and 2774,
 # 2842, 2740.
 #
-# Added to what is there, us cool / hot, 128 x 192 with four store boxes, 128 x 128 and 256 x 128. 256
+# Added to what is there, us cool / hot: 128 x 192 with four store boxes, 128 x 128, 256 x 128. 256
 # rows a group: 432 / 423, 429 / 418, 418 / 453. 64 rows: 570 / 561, 564 / 552, 567 / 556. 512 rows:
 # 696 / 776, 687 / 773, 741 / 933. 4,096 rows: 2845 / 3104, 3199 / 3489, 2683 / 3203; there the TMA
 # unit adds in time, 2720 / 2997.

@@ -43,7 +43,7 @@ def test_explain_takes_an_epilogue_and_offsets_on_the_host(capsys):
     )
     found = gemmjit.explain(problem, "sm_90a")
     assert run_json(capsys, "explain", *SHAPE, *words) == json.loads(json.dumps(found.to_dict()))
-    assert any("swiglu_split" in reason for one in found.refused for reason in one.reasons)
+    assert any("with a bias" in reason for one in found.refused for reason in one.reasons)
 
 
 def test_explain_says_what_a_tiny_call_costs(capsys):

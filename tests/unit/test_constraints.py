@@ -9,7 +9,6 @@ import pytest
 from gemmjit import Problem, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
 from gemmjit.arch import Arch, targets_for
 from gemmjit.constraints import require, variant_for, violations
-from gemmjit.dtypes import F32
 from gemmjit.errors import InvalidConfigError
 from gemmjit.kernels import KERNELS
 from gemmjit.occupancy import occupancy, register_budget
@@ -310,8 +309,6 @@ K3 = KERNELS["k3"]
         (K1, Variant(d_by_tma=True), ("d_by_tma", "k1 has no such way", "True")),
         (K3, Variant(a_blocked=True), ("a_blocked", "M-major", "K-major")),
         (K3, Variant(b_blocked=True, b_k_major=True), ("b_blocked", "N-major", "K-major")),
-        (K3, Variant(d_by_tma=True, out_dtype=F32), ("d_by_tma", "16 bits", "float32, store")),
-        (K3, Variant(d_by_tma=True, epilogue="accumulate"), ("d_by_tma", "stored", "accumulate")),
     ],
 )
 def test_rules_of_variants(kernel, variant, words):
