@@ -30,9 +30,11 @@ _FEW_ROWS = 16
 # Mean rows of a group up to which wgrad counts as short, and from which on as long.
 _SHORT_GROUP = 64
 _LONG_GROUP = 2047
+# The same where its results are of FP32.
+_SHORT_FP32_GROUP = 256
 
 #: Mean rows of a group past which the choice can be another one.
-MEAN_ROWS_BOUNDS = (_FEW_ROWS, *_TILE_HEIGHTS, _SHORT_GROUP, _LONG_GROUP)
+MEAN_ROWS_BOUNDS = (_FEW_ROWS, *_TILE_HEIGHTS, _SHORT_GROUP, _SHORT_FP32_GROUP, _LONG_GROUP)
 
 # Best of k1's tiles on an H200 (2026-11-29; E=64, K=1024, N=2688): at 256 rows a group 398 us for
 # block_m 128 with four stages, against 412 us with two; at 32 rows a group 117 us for block_m 32
@@ -90,10 +92,12 @@ _LAST_WAVE = 0.5
 # groups (4,096 rows), where 256 x 128 tiles read less for each product: 3177, 3357, 3145 and 2774,
 # 2842, 2740.
 #
-# Added to what is there, us cool / hot: 128 x 192 with four store boxes, 128 x 128, 256 x 128. 256
-# rows a group: 432 / 423, 429 / 418, 418 / 453. 64 rows: 570 / 561, 564 / 552, 567 / 556. 512 rows:
-# 696 / 776, 687 / 773, 741 / 933. 4,096 rows: 2845 / 3104, 3199 / 3489, 2683 / 3203; there the TMA
-# unit adds in time, 2720 / 2997.
+# FP32 results, us cool / hot, the same tiles: 64 rows 300 / 291, 297 / 287, 310 / 301; 256 rows
+# 262 / 257, 240 / 227, 245 / 251; 512 rows 463 / 486, 479 / 508, 511 / 596; 4,096 rows 2592 /
+# 2913, 3006 / 3245, 2531 / 3070. Added to what is there, 128 x 192 tiles with a fourth store box:
+# 64 rows 570 / 561, 564 / 552, 567 / 556; 256 rows 432 / 423, 429 / 418, 418 / 453; 512 rows 696 /
+# 776, 687 / 773, 741 / 933; 4,096 rows 2845 / 3104, 3199 / 3489, 2683 / 3203, where the TMA unit
+# adds in time on 128 x 192 tiles, 2720 / 2997.
 _K3_MAX_WASTE = 0.04
 _K3_WGRAD_WIDE = Sm90WgmmaConfig(
     block_m=128, block_n=192, num_stages=4, store_boxes=3, order="claimed"
@@ -193,6 +197,9 @@ def _k3_wgrad_config(problem: Problem) -> Config:
     if problem.chain.accumulates:
         adds = mean > _LONG_GROUP and waste <= _K3_MAX_WASTE and _adds_by_tma(problem)
         return _K3_WIDE if adds else _K3_WGRAD_SQUARE
+    if problem.out_dtype == F32:
+        short = mean <= _SHORT_FP32_GROUP or waste > _K3_MAX_WASTE
+        return _K3_WGRAD_SQUARE if short else _K3_WGRAD_WIDE
     fills = -problem.m % _K3_TALL.block_m <= _K3_MAX_WASTE * problem.m
     if fills and not _SHORT_GROUP < mean <= _LONG_GROUP:
         return _K3_TALL
