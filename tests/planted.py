@@ -237,8 +237,9 @@ BOX_FREE = (
 )
 BEFORE_STORE = BOX_FREE + "    sync_consumer(consumer);\n"
 _TURN = "      mbarrier_wait(own_turn, (number / CONSUMERS + 1 - consumer) & 1);\n"
+_PRODUCTS_DONE = "  wgmma_wait<IN_FLIGHT * K_STEPS / UNROLLED>();\n"
 _FREE_LATE = (
-    "      wgmma_wait<IN_FLIGHT>();\n      if (IN_FLIGHT > 0 && k_tile > 0 && leader) "
+    "    if (IN_FLIGHT > 0 && k_tile > 0 && leader) "
     "mbarrier_arrive(empty_barrier(barriers, previous));\n"
 )
 
@@ -269,10 +270,8 @@ _K3 = bugs_of(K3_FILES, "k3 cooperative", {
     "consumers ask for registers that the block does not have": (
         '"n"(CONSUMER_REGISTERS)', '"n"(240)', (LOCK,),
     ),
-    "no fence before the products": ("      wgmma_fence();\n", "", (RACE, ADVISORY)),
-    "no wait for the products": (
-        "      wgmma_wait<IN_FLIGHT>();\n", "", (VALUES, RACE, ADVISORY),
-    ),
+    "no fence before the products": ("    wgmma_fence();", "", (RACE, ADVISORY)),
+    "no wait for the products": (_PRODUCTS_DONE, "", (VALUES, RACE, ADVISORY)),
     "no proxy fence before the store": (
         "    fence_async_smem();\n", "", (RACE, VALUES),
     ),
@@ -285,13 +284,10 @@ _K3 = bugs_of(K3_FILES, "k3 cooperative", {
         "  if (D_BY_TMA && leader) bulk_wait_read<0>();", "", (RACE,),
     ),
     "wrong stride in a descriptor": (
-        "(b + s * B_CHUNK * 32, B_CHUNK * 128, B_CHUNK * 16)",
-        "(b + s * B_CHUNK * 32, B_CHUNK * 128, B_CHUNK * 32)", (VALUES, RACE),
+        "(b_box, B_CHUNK * 128, B_CHUNK * 16)", "(b_box, B_CHUNK * 128, B_CHUNK * 32)",
+        (VALUES, RACE),
     ),
-    "descriptors do not move along K": (
-        "wgmma_descriptor(block + s * 32, 16, 1024)", "wgmma_descriptor(block, 16, 1024)",
-        (VALUES,),
-    ),
+    "descriptors do not move along K": ("      a = a.behind(A_STEP);\n", "", (VALUES,)),
     "the last rows are stored too": (
         "FORM == FORM_RAGGED_M ? ROWS - rows :", "FORM == FORM_RAGGED_M ? 0 :",
         (VALUES,),
@@ -318,9 +314,8 @@ _K3 = bugs_of(K3_FILES, "k3 cooperative", {
         "  if (PINGPONG && leader) mbarrier_arrive(next_in_order);\n", "", (LOCK,),
     ),
     "a stage is freed while products read it": (
-        _FREE_LATE,
-        "      if (leader) mbarrier_arrive(empty_barrier(barriers, stages));\n"
-        "      wgmma_wait<IN_FLIGHT>();\n", (VALUES, RACE, LOCK, BARRIER),
+        _FREE_LATE, _FREE_LATE.replace("k_tile > 0 && ", "").replace("previous", "stages"),
+        (VALUES, RACE, LOCK, BARRIER),
     ),
     "the last products are not waited for": (
         "    wgmma_wait<0>();\n", "", (VALUES, RACE, ADVISORY),

@@ -52,6 +52,8 @@ _ADVISORIES = {
     "C7517": "a wait for wgmma was inserted: an accumulator is used before its wait",
     "C7519": "wgmma instructions are serialised",
 }
+# There are more numbers for it, one for each reason, and versions number them differently.
+_SERIALISED = "wgmma.mma_async instructions are serialized"
 _ADVISORY = re.compile(r"\((C\d{4})\)")
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '")
 _FUNCTION = re.compile(r"Function properties for (\S+)")
@@ -70,8 +72,11 @@ def check_advisories(log: str, source: str = "") -> None:
     found = []
     for line in log.splitlines():
         match = _ADVISORY.search(line)
-        if match is not None and match[1] in _ADVISORIES:
-            found.append(f"{_ADVISORIES[match[1]]}\n    {line.strip()}")
+        meaning = None if match is None else _ADVISORIES.get(match[1])
+        if _SERIALISED in line:
+            meaning = "wgmma instructions are serialised"
+        if meaning is not None:
+            found.append(f"{meaning}\n    {line.strip()}")
     if found:
         raise CompileError(
             "ptxas compiled the kernel into something else than its source says:\n  "

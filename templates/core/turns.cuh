@@ -34,11 +34,8 @@ __device__ __forceinline__ GroupSizes look_at_groups(const Grouping& grouping) {
     sizes.most = max_int(sizes.most, ceil_div(rows, BLOCK_M));
     sizes.partial |= rows % BLOCK_M != 0;
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    sizes.fewest = min_int(sizes.fewest, __shfl_xor_sync(0xffffffffu, sizes.fewest, step));
-    sizes.most = max_int(sizes.most, __shfl_xor_sync(0xffffffffu, sizes.most, step));
-  }
+  sizes.fewest = __reduce_min_sync(0xffffffffu, sizes.fewest);
+  sizes.most = __reduce_max_sync(0xffffffffu, sizes.most);
   sizes.partial = __ballot_sync(0xffffffffu, sizes.partial) != 0;
   return sizes;
 }

@@ -50,14 +50,20 @@ template <typename T> __device__ __forceinline__ float load_constant(const T* x)
   return to_float(y);
 }
 
-// Two 16-bit values in one register, `low` in the lower half.
+// Two values rounded to 16 bits in one register, `low` in the lower half; sm_80 and up.
 template <typename T> __device__ __forceinline__ u32 pack_pair(float low, float high) {
-  if constexpr (sizeof(T) == 2) {
-    return u32(from_float<T>(low).bits) | u32(from_float<T>(high).bits) << 16;
-  } else {
-    __trap();   // only 16-bit results are packed
-    return 0;
-  }
+  __trap();   // only 16-bit results are packed
+  return 0;
+}
+template <> __device__ __forceinline__ u32 pack_pair<bf16_t>(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+template <> __device__ __forceinline__ u32 pack_pair<f16_t>(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
 }
 
 // Two neighbouring elements of the result as one store: 4 bytes for the 16-bit types, 8 for float.

@@ -69,6 +69,15 @@ def test_every_harmful_advisory_is_an_error(code):
     assert caught.value.source == "source"
 
 
+@pytest.mark.parametrize("code", ["C7515", "C7520", "C7599"])
+def test_serialised_products_are_an_error_whatever_their_number(code):
+    with pytest.raises(CompileError, match=f"serialised\n.*{code}"):
+        check_advisories(
+            f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are "
+            "serialized due to program dependence on compiler-inserted WG.AR in divergent path"
+        )
+
+
 def test_other_advisories_are_not():
     check_advisories("ptxas info    : (C7510) something else\nptxas info    : Used 9 registers\n")
 
