@@ -41,6 +41,10 @@ _by_spec: dict[Spec, CompiledKernel] = {}
 _by_choice: dict[tuple[Spec, ...], CompiledKernel] = {}
 _by_key: dict[Key, CompiledKernel] = {}
 _pending: dict[Key, Future[CompiledKernel]] = {}
+#: What was rendered and is not built yet, by the digest of its memo: a first call asks for it more
+#: than once.
+_rendered: dict[str, _Asked] = {}
+_MOST_RENDERED = 8
 _lock = threading.Lock()
 _K = TypeVar("_K")
 
@@ -132,7 +136,7 @@ def find_first(specs: Sequence[Spec], *, any_version: bool = False) -> CompiledK
             known = _recalled(spec, digest, any_version)
             if known is None:
                 text = (spec.template, *spec.variables.items())
-                wanted = _asked(spec, asked.get(text))
+                wanted = _rendered_once(spec, digest, asked.get(text))
                 asked[text] = wanted.source
                 known = _find(spec, wanted.key, any_version)
                 if known is not None:
@@ -155,6 +159,7 @@ def clear_memory() -> None:
         _by_spec.clear()
         _by_choice.clear()
         _by_key.clear()
+        _rendered.clear()
 
 
 def _build_first(choice: tuple[Spec, ...]) -> CompiledKernel:
@@ -216,6 +221,19 @@ def _asked(spec: Spec, source: str | None = None) -> _Asked:
     return _Asked(source, options, key)
 
 
+def _rendered_once(spec: Spec, digest: str | None, source: str | None = None) -> _Asked:
+    """Return what `_asked` does, remembered until it is built where a digest says what it depends on."""
+    known = None if digest is None else _rendered.get(digest)
+    if known is None:
+        known = _asked(spec, source)
+        if digest is not None:
+            with _lock:
+                _rendered[digest] = known
+                while len(_rendered) > _MOST_RENDERED:
+                    del _rendered[next(iter(_rendered))]
+    return known
+
+
 def _keep(memory: dict[_K, CompiledKernel], key: _K, kernel: CompiledKernel) -> None:
     """Remember a kernel, and forget the oldest ones beyond the limit."""
     with _lock:
@@ -229,8 +247,9 @@ def _build(spec: Spec) -> CompiledKernel:
     recalled = _recalled(spec, digest, env.flag("GEMMJIT_DISABLE_JIT"))
     if recalled is not None:
         return recalled
-    source, options, key = _asked(spec)
+    source, options, key = _rendered_once(spec, digest)
     with _lock:
+        _rendered.pop(digest or "", None)
         known = _by_key.get(key)
         if known is not None:
             return _dressed(known, spec)

@@ -93,10 +93,13 @@ def render(template: str, variables: Mapping[str, object]) -> str:
         or not used; the message names template and line.
     """
     above = overlays()
-    unused = sorted(set(variables) - variables_of(template))
+    unused = set(variables) - _variables_of(template, exact=False)
+    if unused:
+        unused -= variables_of(template)
     if unused:
         raise TemplateError(
-            f"template {template}: expected variables that it uses; got also {', '.join(unused)}. "
+            f"template {template}: expected variables that it uses; got also "
+            f"{', '.join(sorted(unused))}. "
             "Remove them, or use them in the template"
         )
     try:
@@ -114,6 +117,14 @@ def variables_of(template: str) -> frozenset[str]:
     TemplateError
         If the template or an include is missing, malformed, or included under a computed name.
     """
+    return _variables_of(template, exact=True)
+
+
+def _variables_of(template: str, *, exact: bool) -> frozenset[str]:
+    """Return the variables of a template; if not `exact`, perhaps without some of them.
+
+    What Jinja itself finds takes as long as compiling a template once more.
+    """
     above = overlays()
     found: set[str] = set()
     pending: list[tuple[str, frozenset[str]]] = [(template, frozenset())]
@@ -130,7 +141,7 @@ def variables_of(template: str) -> frozenset[str]:
             facts = _facts(name, text)
         except TemplateSyntaxError as error:
             raise _explained(error, template, above) from error
-        found |= facts.undeclared - given
+        found |= (_undeclared(name, text) if exact else facts.read) - given
         for include, line in facts.includes:
             if include is None:
                 raise TemplateError(
@@ -147,7 +158,7 @@ def variables_of(template: str) -> frozenset[str]:
 class _Facts:
     """What the syntax of one template says."""
 
-    undeclared: frozenset[str]
+    read: frozenset[str]  # and nowhere assigned
     assigned: frozenset[str]  # visible in what it includes
     includes: tuple[tuple[str | None, int], ...]
 
@@ -156,13 +167,13 @@ class _Facts:
 def _facts(name: str, text: str) -> _Facts:
     environment = _environment(())
     tree = environment.parse(text, name, name)
-    assigned: set[str] = set()
+    names: dict[str, set[str]] = {"load": set(), "store": set(), "param": set()}
+    assigned = names["store"]
     includes: list[tuple[str | None, int]] = []
     for node in tree.find_all((nodes.Name, nodes.Macro, nodes.Include, nodes.Import,
                                nodes.FromImport, nodes.Extends)):  # fmt: skip
         if isinstance(node, nodes.Name):
-            if node.ctx == "store":
-                assigned.add(node.name)
+            names[node.ctx].add(node.name)
             continue
         if isinstance(node, nodes.Macro):
             assigned.add(node.name)
@@ -173,10 +184,15 @@ def _facts(name: str, text: str) -> _Facts:
             assigned |= {n if isinstance(n, str) else n[1] for n in node.names}
         target: nodes.Expr = node.template  # type: ignore[attr-defined]
         includes += [(found, node.lineno) for found in _targets(target)]
-    undeclared = frozenset(meta.find_undeclared_variables(tree))
     if len(_trees) < _MAX_TREES:
         _trees[name, text] = tree
-    return _Facts(undeclared, frozenset(assigned), tuple(includes))
+    read = names["load"] - names["param"] - assigned
+    return _Facts(frozenset(read), frozenset(assigned), tuple(includes))
+
+
+@lru_cache(maxsize=256)
+def _undeclared(name: str, text: str) -> frozenset[str]:
+    return frozenset(meta.find_undeclared_variables(_environment(()).parse(text, name, name)))
 
 
 def _targets(node: nodes.Expr) -> Iterator[str | None]:
