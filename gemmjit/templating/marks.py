@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 
-__all__ = ["LineMarks", "place"]
+__all__ = ["LineMarks", "marked", "place"]
 
 _MARKER = re.compile("\0([0-9]+):([^\0]*)\0")
 _LEXEME = re.compile(
@@ -31,17 +31,24 @@ class LineMarks(Extension):
         name = stream.name or "template"
         statement_before = True  # a line may begin here, with or without text of its own
         for token in stream:
-            here = f"\0{token.lineno}:{name}\0"
             if token.type == "data":
-                after = f"\0{token.lineno + 1}:{name}\0"
-                head, newline, rest = token.value.partition("\n")
-                text = here + head + newline + (after if newline else "") + rest
-                yield Token(token.lineno, "data", text)
+                yield Token(token.lineno, "data", marked(token.value, name, token.lineno))
             else:
                 if statement_before:
-                    yield Token(token.lineno, "data", here)
+                    yield Token(token.lineno, "data", _marker(name, token.lineno))
                 yield token
             statement_before = token.type == "block_end"
+
+
+def marked(text: str, name: str, line: int = 1) -> str:
+    """Return a stretch of a template's plain text, which begins in a line, with its markers."""
+    head, newline, rest = text.partition("\n")
+    after = _marker(name, line + 1) if newline else ""
+    return _marker(name, line) + head + newline + after + rest
+
+
+def _marker(name: str, line: int) -> str:
+    return f"\0{line}:{name}\0"
 
 
 def place(text: str) -> str:

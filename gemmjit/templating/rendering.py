@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,7 @@ from jinja2 import (
 )
 
 from gemmjit.errors import TemplateError
-from gemmjit.templating.marks import LineMarks, place
+from gemmjit.templating.marks import LineMarks, marked, place
 from gemmjit.templating.paths import overlays, read_template, templates_root
 
 __all__ = ["render", "variables_of"]
@@ -29,7 +30,17 @@ class _Environment(Environment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = _trees.pop((name, source), None)
-        return tree if tree is not None else super()._parse(source, name, filename)
+        if tree is not None:
+            return tree
+        if _MARKUP.search(source):
+            return super()._parse(source, name, filename)
+        # Nothing to find: half of the templates are plain CUDA, and Jinja's lexer reads slowly.
+        data = nodes.TemplateData(marked(source, name or "template"), lineno=1)
+        return nodes.Template([nodes.Output([data], lineno=1)], lineno=1).set_environment(self)
+
+
+#: What a text without markup has none of; a lone return would be a line end.
+_MARKUP = re.compile(r"\$\{|/\*[%#]|//%|//##|\r")
 
 
 #: Trees of texts that were looked at and not compiled yet; each serves once, since to compile it
