@@ -36,7 +36,9 @@ class _Environment(Environment):
             return super()._parse(source, name, filename)
         # Nothing to find: half of the templates are plain CUDA, and Jinja's lexer reads slowly.
         data = nodes.TemplateData(marked(source, name or "template"), lineno=1)
-        return nodes.Template([nodes.Output([data], lineno=1)], lineno=1).set_environment(self)
+        tree = nodes.Template([nodes.Output([data], lineno=1)], lineno=1)
+        tree.set_environment(self)
+        return tree
 
 
 #: What a text without markup has none of; a lone return would be a line end.

@@ -73,8 +73,8 @@ def test_every_harmful_advisory_is_an_error(code):
 def test_serialised_products_are_an_error_whatever_their_number(code):
     with pytest.raises(CompileError, match=f"serialised\n.*{code}"):
         check_advisories(
-            f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are "
-            "serialized due to program dependence on compiler-inserted WG.AR in divergent path"
+            f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions "
+            "are serialized due to program dependence on compiler-inserted WG.AR in divergent path"
         )
 
 
