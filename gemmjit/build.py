@@ -222,7 +222,7 @@ def _asked(spec: Spec, source: str | None = None) -> _Asked:
 
 
 def _rendered_once(spec: Spec, digest: str | None, source: str | None = None) -> _Asked:
-    """Return what `_asked` does; it is remembered until it is built, under a digest if it has one."""
+    """Return what `_asked` does, remembered until it is built if a digest says what it is."""
     known = None if digest is None else _rendered.get(digest)
     if known is None:
         known = _asked(spec, source)
