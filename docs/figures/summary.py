@@ -142,8 +142,17 @@ def _host(record: Record) -> str:
         text += "\n\n`!`: fewer rounds than make a result; a first look."
     for name, first in record["first_calls"].items():
         if "error" not in first:
-            text += f"\n\nFirst call in a process, {name}: {first['first_ms']:.0f} ms."
+            text += (
+                f"\n\nFirst call in a process, {name}: {first['first_ms']:.1f} ms{_span(first)}."
+            )
     return f"{text}\n\n{origin(record, (), FILES['host'][0])}"
+
+
+def _span(first: Record) -> str:
+    times = first.get("all_first_ms")
+    if not times:
+        return ""
+    return f" ({min(times):.1f} to {max(times):.1f} in {len(times)} processes)"
 
 
 def _rate(row: Record, rung: str) -> str:

@@ -99,8 +99,10 @@ def host_table(record: dict[str, Any]) -> str:
         if "error" in first:
             lines.append(f"first call, {name}: {first['error']}")
         else:
+            low, *_, high = first["all_first_ms"]
             lines.append(
-                f"first call, {name}: {first['first_ms']:.1f} ms, then {first['second_ms']:.3f} ms"
+                f"first call, {name}: {first['first_ms']:.1f} ms ({low:.1f} to {high:.1f} in "
+                f"{len(first['all_first_ms'])} processes), then {first['second_ms']:.3f} ms"
             )
     lines += [f"{row['name']}: not timed: {row['reason']}" for row in record["failed"]]
     return "\n".join(lines)

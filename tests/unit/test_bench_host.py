@@ -2,6 +2,7 @@
 
 import pytest
 
+from gemmjit.bench import host
 from gemmjit.bench.host import MAX_BATCH, host_costs
 from gemmjit.bench.profiling import METRICS, counters, ncu_command, read_ncu
 from gemmjit.bench.telemetry import Provider, Telemetry, parse_smi
@@ -40,6 +41,26 @@ def test_a_call_costs_what_the_host_pays_even_if_the_device_is_slower():
     assert found["mean_us"] == pytest.approx(5.0)
     assert found["calls"] == 1000
     assert machine.waits >= 10
+
+
+def test_a_first_call_is_the_middle_one_of_several_processes(monkeypatch):
+    times = iter([700.0, 5.0, 650.0, 9.0, 900.0, 4.0, 640.0, 6.0, 660.0, 5.5])
+    places = []
+
+    def in_a_process(framework, peer, device, case, environment):
+        places.append(environment["GEMMJIT_CACHE_DIR"])
+        return {"first_ms": next(times), "second_ms": 0.1}
+
+    monkeypatch.setattr(host, "_first_call", in_a_process)
+    found = host.first_calls("cupy", 0, "olmo-1k")
+    assert found["compiled"]["first_ms"] == 660.0
+    assert found["compiled"]["all_first_ms"] == [640.0, 650.0, 660.0, 700.0, 900.0]
+    assert found["cached"]["first_ms"] == 5.5
+    assert places[0] == places[1]  # what is cached was compiled there
+    assert len(set(places)) == 5  # each compiles into an empty directory
+
+    monkeypatch.setattr(host, "_first_call", lambda *_: {"error": "no device"})
+    assert host.first_calls("cupy", 0, "olmo-1k")["compiled"] == {"error": "no device"}
 
 
 def test_batches_that_could_fill_the_queue_are_refused_because_they_measure_the_device():
