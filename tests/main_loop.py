@@ -16,8 +16,8 @@ _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/ +(.*?);")
 def main_loop_spills(sass: str) -> list[str]:
     """Return the loads and stores of spilled registers in the loops that multiply.
 
-    Main loops are the innermost natural loops with products in them; what surrounds them, once a
-    tile, is not looked at.
+    Main loops are, of each product, the innermost natural loop around it; what surrounds them, once
+    a tile, is not looked at.
     """
     code: list[str] = []
     labels: dict[str, int] = {}
@@ -27,10 +27,11 @@ def main_loop_spills(sass: str) -> list[str]:
         elif found := _INSTRUCTION.search(line):
             code.append(found[1].strip())
     loops = [(loop, blocks) for loop, blocks in _natural_loops(code, labels)]
-    multiply = {head: rows for head, rows in loops if any(_PRODUCT.search(code[i]) for i in rows)}
-    assert multiply, "expected a loop that multiplies"
-    inner = [rows for rows in multiply.values() if not any(o < rows for o in multiply.values())]
-    return [code[i] for rows in inner for i in sorted(rows) if _SPILL.search(code[i])]
+    products = [i for i, text in enumerate(code) if _PRODUCT.search(text)]
+    around = [[rows for _, rows in loops if i in rows] for i in products]
+    inner = {min(found, key=len) for found in around if found}
+    assert inner, "expected a loop that multiplies"
+    return [code[i] for i in sorted(frozenset().union(*inner)) if _SPILL.search(code[i])]
 
 
 def _natural_loops(code: list[str], labels: dict[str, int]) -> list[tuple[int, frozenset[int]]]:

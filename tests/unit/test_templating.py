@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from gemmjit import templating
 from gemmjit.errors import TemplateError
-from gemmjit.templating import override, render, variables_of
+from gemmjit.kernels import KERNELS, KernelSpec, Variant
+from gemmjit.templating import override, render, rendering, variables_of
 
 
 @pytest.fixture
@@ -205,6 +206,27 @@ def test_missing_template_is_an_error_that_lists_the_places(tmp_path):
 def test_a_name_cannot_leave_the_templates(name):
     with pytest.raises(TemplateError, match="below the templates"):
         render(name, {})
+
+
+def test_a_variable_that_is_assigned_in_one_place_and_read_in_another_is_used(folder):
+    name = folder("kernels/k.cu.j2", "//% for n in range(2)\n${n}\n//% endfor\nint after = ${n};\n")
+    assert "int after = 7;" in render(name, {"n": 7})
+    with pytest.raises(TemplateError, match="got also m, o"):
+        render(name, {"n": 7, "o": 1, "m": 2})
+
+
+@pytest.mark.parametrize("template", sorted({k.template for k in KERNELS.values()}))
+def test_plain_templates_give_what_they_give_through_jinjas_lexer(template, monkeypatch):
+    (kernel,) = (k for k in KERNELS.values() if k.template == template)
+    spec = KernelSpec(kernel, kernel.default_config, Variant(), kernel.min_arch)
+    texts = []
+    for markup in (rendering._MARKUP, re.compile("")):
+        monkeypatch.setattr(rendering, "_MARKUP", markup)
+        rendering._environment.cache_clear()
+        rendering._facts.cache_clear()
+        rendering._trees.clear()
+        texts.append(render(template, spec.variables))
+    assert texts[0] == texts[1]
 
 
 def test_unused_variable_is_an_error(folder):
