@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gemmjit.arrays import Frontend
+from gemmjit.cuda.counters import PLACE_BYTES
 from gemmjit.cuda.device import current, is_current, num_devices
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.launch import BoundLaunch, Runner, counters_of, is_capturing
@@ -47,7 +48,8 @@ class BoundPlan:
         if len(self._launches) == 1 and num_devices() == 1:
             if not self.plan.workspaces:
                 return self._launches[0].runner(counting=False)
-            if len(self.plan.workspaces) == 1 and self.plan.workspaces[0].lasting:
+            (first, *others) = self.plan.workspaces
+            if not others and first.lasting and first.nbytes <= PLACE_BYTES:
                 return self._launches[0].runner(counting=True)
         return self.run
 
@@ -75,7 +77,7 @@ class BoundPlan:
         held = []  # workspaces live until the last launch has been given to the stream
         for workspace in self.plan.workspaces:
             if workspace.lasting:
-                pointers = (*pointers, counters_of(stream, self.ordinal))
+                pointers = (*pointers, counters_of(stream, self.ordinal, workspace.nbytes))
                 continue
             array = frontend.empty((workspace.nbytes + workspace.alignment,), U8, self.ordinal)
             held.append(array)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gemmjit.arrays import Frontend
-from gemmjit.cuda.counters import PLACES, place_of
+from gemmjit.cuda.counters import PLACE_BYTES, PLACES, place_of
 from gemmjit.cuda.device import current, is_current
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.library import load
@@ -206,10 +206,10 @@ def is_capturing(stream: int, ordinal: int) -> bool:
     return bool(state != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
-def counters_of(stream: int, ordinal: int) -> int:
+def counters_of(stream: int, ordinal: int, nbytes: int = PLACE_BYTES) -> int:
     """Return the address of the counters that a call on a stream of a device is to use."""
     with current(ordinal):
-        return place_of(stream, is_capturing(stream, ordinal))
+        return place_of(stream, is_capturing(stream, ordinal), nbytes)
 
 
 class _Layout:
