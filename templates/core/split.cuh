@@ -127,7 +127,8 @@ __device__ __forceinline__ bool next_piece(Scheduler& scheduler, PieceWalk& walk
   return true;
 }
 
-// A consumer's part of a tile in the workspace: each thread's accumulators, four at a time.
+// A consumer's part of a tile in the workspace: each thread's accumulators, four at a time. Those of
+// rows that do not exist come along: where they were left out, accumulators were spilled.
 constexpr int SHARERS = PINGPONG ? 1 : CONSUMERS;      // consumers of a tile
 constexpr int BLOCK_FOURS = BLOCK_N / 8;               // of a thread, for 64 rows
 constexpr int PART_FOURS = BLOCKS * BLOCK_FOURS * 128; // of a consumer
@@ -138,11 +139,9 @@ __device__ __forceinline__ float4* part_at(const Arguments& args, int place, int
   return reinterpret_cast<float4*>(args.partials) + part * PART_FOURS + threadIdx.x % 128;
 }
 
-__device__ __forceinline__ void leave_part(float4* to, const float (&acc)[BLOCKS][BLOCK_N / 2],
-                                           int valid) {
+__device__ __forceinline__ void leave_part(float4* to, const float (&acc)[BLOCKS][BLOCK_N / 2]) {
 #pragma unroll
   for (int j = 0; j < BLOCKS; ++j) {
-    if (j >= valid) continue;
 #pragma unroll
     for (int i = 0; i < BLOCK_FOURS; ++i) {
       const float* x = acc[j] + i * 4;
@@ -151,11 +150,9 @@ __device__ __forceinline__ void leave_part(float4* to, const float (&acc)[BLOCKS
   }
 }
 
-__device__ __forceinline__ void add_part(const float4* from, float (&acc)[BLOCKS][BLOCK_N / 2],
-                                         int valid) {
+__device__ __forceinline__ void add_part(const float4* from, float (&acc)[BLOCKS][BLOCK_N / 2]) {
 #pragma unroll
   for (int j = 0; j < BLOCKS; ++j) {
-    if (j >= valid) continue;
 #pragma unroll
     for (int first = 0; first < BLOCK_FOURS; first += FOURS_AHEAD) {
       float4 x[FOURS_AHEAD];
@@ -176,9 +173,7 @@ __device__ __forceinline__ void add_part(const float4* from, float (&acc)[BLOCKS
 // Adds up the pieces of a tile as far as they are there. Returns whether the consumer now holds the sum
 // of all; else another block will. The whole consumer.
 __device__ __forceinline__ bool add_pieces(const Arguments& args, float (&acc)[BLOCKS][BLOCK_N / 2],
-                                           int valid, const SlotPiece& piece, int consumer,
-                                           bool leader) {
-  if (valid <= 0) return true;   // nothing to add, nor to store
+                                           const SlotPiece& piece, int consumer, bool leader) {
   for (int width = 1; width < piece.count; width *= 2) {
     const int left = piece.index & -(2 * width), right = left + width;   // what is added, by first piece
     if (right >= piece.count) continue;
@@ -190,12 +185,12 @@ __device__ __forceinline__ bool add_pieces(const Arguments& args, float (&acc)[B
                     (PINGPONG ? 0 : consumer);
     bool second = barrier_any(1 + consumer, 128, leader && load_acquire(arrivals) != 0);
     if (!second) {
-      leave_part(part_at(args, own, consumer), acc, valid);
+      leave_part(part_at(args, own, consumer), acc);
       sync_consumer(consumer);
       second = barrier_any(1 + consumer, 128, leader && increment_acq_rel(arrivals) != 0);
       if (!second) return false;
     }
-    add_part(part_at(args, other, consumer), acc, valid);
+    add_part(part_at(args, other, consumer), acc);
     if (leader) *arrivals = 0;
   }
   return true;
