@@ -328,12 +328,9 @@ def _sm90_wgmma(config: Config) -> list[str]:
     if config.min_blocks_per_sm != 1:
         reasons.append(f"min_blocks_per_sm: k3 takes 1; got {config.min_blocks_per_sm}")
     rows = config.block_m if config.pingpong else config.block_m // 2
-    most = 128 if config.split_rows else 192
-    if rows * config.block_n // 128 > most:
-        adding = "that adds up pieces (split_rows) " if config.split_rows else ""
+    if rows * config.block_n // 128 > 192:
         reasons.append(
-            f"block: a consumer of k3 {adding}keeps at most 128 x {most} elements in registers; "
-            f"got {config}"
+            f"block: a consumer of k3 keeps at most 128 x 192 elements in registers; got {config}"
         )
     return reasons
 

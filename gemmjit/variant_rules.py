@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gemmjit.config import Config
+from gemmjit.config import Config, Sm90WgmmaConfig
 from gemmjit.kernels import Kernel, Variant
 
 __all__ = ["scheduled", "tile_reasons", "variant_reasons"]
@@ -95,7 +95,8 @@ def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> 
 
     Half of its columns are gates and half their factors. In an N-major B both come to k2 as TMA
     boxes of 128 bytes, and half a tile is a whole number of them. The pointers of a bias would be
-    spilled in the main loop of k2's largest tile if two blocks had to share a multiprocessor.
+    spilled in the main loop of k2's largest tile if two blocks had to share a multiprocessor. So
+    would accumulators of k3, if wide tiles were added up in pieces and stored from registers.
     """
     if (
         kernel.name == "k2"
@@ -106,6 +107,17 @@ def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> 
         return [
             f"min_blocks_per_sm: k2 with a bias takes 1 for a tile of {config.block_m} x "
             f"{config.block_n}, more would spill; got {config.min_blocks_per_sm}"
+        ]
+    if (
+        isinstance(config, Sm90WgmmaConfig)
+        and config.split_rows
+        and variant.form == "ragged_k"
+        and not variant.d_by_tma
+        and config.block_n > 128
+    ):
+        return [
+            "split_rows: k3 takes 0 for tiles of more than 128 columns that are not stored by TMA, "
+            f"they would spill; got {config.split_rows} with a block_n of {config.block_n}"
         ]
     if kernel.name == "k2" and variant.chain.gate == "split" and not variant.b_k_major:
         box = 128 // variant.in_dtype.itemsize
