@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from gemmjit.cuda.driver import check, driver
 
-__all__ = ["PLACES", "PLACE_BYTES", "place_of"]
+__all__ = ["PLACES", "PLACE_BYTES", "place_of", "places_for"]
 
 #: Bytes of a place; a line of the cache each, so that streams do not slow each other down.
 PLACE_BYTES = 64
@@ -29,8 +29,14 @@ _SLAB_BYTES = 1 << 16
 PLACES: dict[int, int] = {}
 
 _lock = threading.Lock()
-_larger: dict[tuple[int, int], int] = {}  # likewise, by the stream's number and the size
+_larger: dict[int, dict[int, int]] = {}  # likewise, by the size of a place
 _unused: dict[tuple[int, int], Iterator[int]] = {}  # by the context's number and the size
+
+
+def places_for(nbytes: int) -> dict[int, int]:
+    """Return the addresses of the places of each stream for counters of a size."""
+    size = _size(nbytes)
+    return PLACES if size == PLACE_BYTES else _larger.setdefault(size, {})
 
 
 def place_of(stream: int, capturing: bool, nbytes: int = PLACE_BYTES) -> int:
@@ -45,16 +51,14 @@ def place_of(stream: int, capturing: bool, nbytes: int = PLACE_BYTES) -> int:
     nbytes : int
         Size of its counters.
     """
-    size = max(PLACE_BYTES, 1 << (nbytes - 1).bit_length())
+    size, places = _size(nbytes), places_for(nbytes)
     api = driver()
     number = None
     if not capturing:
         number = int(check(api.cuStreamGetId(stream), "cuStreamGetId"))
     with _lock:
-        if number is not None:
-            known = PLACES.get(number) if size == PLACE_BYTES else _larger.get((number, size))
-            if known is not None:
-                return known
+        if number is not None and number in places:
+            return places[number]
         context = int(check(api.cuCtxGetId(0), "cuCtxGetId")), size
         place = next(_unused.get(context, iter(())), None)
         if place is None:
@@ -62,11 +66,13 @@ def place_of(stream: int, capturing: bool, nbytes: int = PLACE_BYTES) -> int:
             slab = _new_slab(slab_bytes)
             _unused[context] = iter(range(slab, slab + slab_bytes, size))
             place = next(_unused[context])
-        if number is not None and size == PLACE_BYTES:
-            PLACES[number] = place
-        elif number is not None:
-            _larger[number, size] = place
+        if number is not None:
+            places[number] = place
         return place
+
+
+def _size(nbytes: int) -> int:
+    return max(PLACE_BYTES, 1 << (nbytes - 1).bit_length())
 
 
 def _new_slab(nbytes: int) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from gemmjit.arrays import Frontend
-from gemmjit.cuda.counters import PLACE_BYTES
 from gemmjit.cuda.device import current, is_current, num_devices
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.launch import BoundLaunch, Runner, counters_of, is_capturing
@@ -47,10 +46,12 @@ class BoundPlan:
         """
         if len(self._launches) == 1 and num_devices() == 1:
             if not self.plan.workspaces:
-                return self._launches[0].runner(counting=False)
-            (first, *others) = self.plan.workspaces
-            if not others and first.lasting and first.nbytes <= PLACE_BYTES:
-                return self._launches[0].runner(counting=True)
+                return self._launches[0].runner(counters=0)
+            *others, last = self.plan.workspaces
+            if last.lasting and not others:
+                return self._launches[0].runner(last.nbytes)
+            if last.lasting and len(others) == 1 and _is_scratch(others[0]):
+                return self._launches[0].runner(last.nbytes, others[0])
         return self.run
 
     def run(self, inputs: tuple[int, ...], out: int, stream: int, frontend: Frontend) -> None:
@@ -105,6 +106,11 @@ class BoundPlan:
                 self._api.cuMemsetD8Async(address, 0, workspace.nbytes, stream),
                 f"clearing of workspace {workspace.name}",
             )
+
+
+def _is_scratch(workspace: Workspace) -> bool:
+    """Return whether it is taken as it is."""
+    return workspace.contents is None and not workspace.zeroed and not workspace.lasting
 
 
 def ready(plan: Plan, ordinal: int) -> bool:

@@ -43,10 +43,10 @@ class Split:
     def places(self) -> int:
         """Parts of tiles that there is room for.
 
-        A group of ``r > s`` rows has ``ceil(r / s) <= 2 r / s`` pieces; so twice the rows over
-        those of a piece are enough for each tile, wherever groups begin.
+        A group of ``r > s`` rows has ``ceil(r / s) <= floor(2 r / s)`` pieces; so twice the rows
+        over those of a piece are enough for each tile, wherever groups begin.
         """
-        return self.tiles * -(-2 * self.total_rows // self.rows)
+        return self.tiles * (2 * self.total_rows // self.rows)
 
     @property
     def partial_bytes(self) -> int:

@@ -11,9 +11,10 @@
 // pieces is stored through the epilogue. A counter for each sum says who was first; the second leaves
 // it zero, as it was found.
 //
-// The workspace has ceil(2 rows / split_rows) places for each tile of a group. A group that begins at
-// row r has those from ceil(2 r / split_rows) on: no less than one for each of its pieces, since there
-// are more than split_rows rows to a split group. Threads leave their accumulators as they hold them.
+// The workspace has 2 rows / split_rows places for each tile of a group, rounded down. A group that
+// begins at row r has those from 2 r / split_rows on: no less than one for each of its pieces, since
+// there are more than split_rows rows to a split group. So blocks find them without a word to each
+// other. Threads leave their accumulators as they hold them.
 
 // Which piece of its tile a tile of the schedule is.
 struct Piece {
@@ -97,10 +98,9 @@ struct PieceWalk {
   }
 };
 
-// ceil(2 rows / split_rows): where the places of a group begin that begins with this row.
+// Places of the groups that end by this row; so where those of a group begin that begins with it.
 __device__ __forceinline__ int piece_places(int rows, int split_rows) {
-  const u32 twice = 2 * u32(rows), whole = twice / u32(split_rows);
-  return int(whole + (whole * u32(split_rows) != twice));
+  return int(2 * u32(rows) / u32(split_rows));
 }
 
 // The next tile of a scheduler, which may be a piece of one. Whole warp, no divergence.
