@@ -122,6 +122,7 @@ __device__ __forceinline__ bool next_piece(Scheduler& scheduler, PieceWalk& walk
   tile.m_valid = min_int(BLOCK_M, args.dim_m - tile.m0);
   tile.k0 = begin + piece.index * args.split_rows;
   tile.k1 = piece.index + 1 < piece.count ? tile.k0 + args.split_rows : end;
+  if (piece.count == 1) return true;
   piece.first = inside * piece_places(args.grouping.rows, args.split_rows) +
                 piece_places(begin, args.split_rows);
   return true;
