@@ -110,6 +110,11 @@ class K3(Kernel):
         consumer = (entry * (1 + _CONSUMERS) - producer) // _CONSUMERS // 8 * 8
         return producer, consumer
 
+    def ships(self, config: Config) -> bool:
+        """Return whether it is a shipped tile, whatever the rows of its pieces."""
+        assert isinstance(config, Sm90WgmmaConfig)
+        return replace(config, split_rows=0) in self.shipped_configs()
+
     def claims_tiles(self, config: Config) -> bool:
         """Return whether the order says so."""
         return isinstance(config, Sm90WgmmaConfig) and config.order == "claimed"

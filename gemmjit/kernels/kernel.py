@@ -116,6 +116,10 @@ class Kernel(ABC):
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the configs that are tested, gated against spills and considered by selection."""
 
+    def ships(self, config: Config) -> bool:
+        """Return whether a tile is one of `shipped_configs`, or what the default makes of one."""
+        return config in self.shipped_configs()
+
     def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
         """Return the registers that a thread needs so that nothing is spilled.
 
