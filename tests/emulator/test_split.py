@@ -111,6 +111,18 @@ def test_many_groups_by_rows_and_as_they_come(number, config):
         assert_same(*product(sizes.tolist(), config, m=8, n=8))
 
 
+@pytest.mark.parametrize("kind", ["int64", "list"])
+def test_offsets_in_64_bits_and_on_the_host(kind):
+    maker, sizes = NumpyMaker(), [100, 0, 3, 260]
+    ends = np.cumsum(sizes)
+    x, dy = integers((sum(sizes), 64), seed=1), integers((sum(sizes), 72), seed=2)
+    offs = ends.tolist() if kind == "list" else maker.array(ends, kind)
+    a, b = maker.array(x, "bfloat16").T, maker.array(dy, "bfloat16")
+    with emulating("random", 1):
+        found = gemmjit.grouped_mm(a, b, offs=offs, config=PINGPONG)
+    assert_same(maker.read(found), rounded(references.wgrad(x.T, dy, ends), "bfloat16"))
+
+
 @pytest.mark.parametrize("rows", [0, 1, 64])
 def test_calls_without_a_split_group(rows):
     with emulating():
