@@ -112,6 +112,7 @@ _K3_WGRAD_SQUARE = Sm90WgmmaConfig(
 # have half of them at most. Below that, balance gains nothing, and each piece costs what it leaves.
 _SPLIT_ROWS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _PIECES_A_CALL = 2
+_BALANCED = 0.9  # of the time without pieces
 _EVEN = 2  # times the mean rows: routing that is nearly even is not split ...
 _FILLED = 2 * _H200_SMS // 3  # ... if even groups make so many tiles
 _MAX_PARTIAL_BYTES = 256 << 20
@@ -231,14 +232,17 @@ def _split_rows(problem: Problem, tile: Sm90WgmmaConfig) -> int:
     """Return the rows of a piece of wgrad's groups, or 0 where none are to be split.
 
     The host does not know which group has many rows, if any. A call is made ready for the worst
-    where one tile with all rows would take longer than the whole call in balance.
+    where one group with all rows would take longer than the whole call in balance.
     """
     rows, tiles = problem.rows, -(-problem.m // tile.block_m) * -(-problem.n // tile.block_n)
     operands = rows * (problem.m + problem.n) * problem.in_dtype.itemsize
     results = problem.num_groups * problem.m * problem.n * problem.out_dtype.itemsize
+    results *= 2 if problem.chain.accumulates else 1
     moving = (operands + results) * _FLOPS_A_BYTE / (2 * tile.block_m * tile.block_n)
-    share = max(rows * tiles / _H200_SMS, moving)  # rows of a tile in the time of the call
-    if share >= rows:
+    computing = rows * tiles / _H200_SMS
+    share = max(computing, moving)  # rows of a tile in the time of the call
+    whole = -(-tiles // _H200_SMS) * rows  # the same of one group with all rows, not split
+    if tiles >= 2 * _H200_SMS or computing >= _BALANCED * whole or share >= whole:
         return 0
     most = min(share, rows) / _PIECES_A_CALL
     filled = problem.num_groups * tiles >= _FILLED

@@ -116,11 +116,14 @@ def test_pieces_are_whole_slices(rows):
 
 
 def test_wide_tiles_that_are_stored_from_registers_do_not_split():
-    wide = replace(TILE, block_n=192, num_stages=4)
+    wide = replace(TILE, block_n=192, num_stages=4, store_boxes=3)
     assert spec_for(wgrad(3, 500), SM90, wide).variant.d_by_tma
-    with pytest.raises(InvalidConfigError, match="split_rows: k3 takes 0 for tiles of more than"):
-        spec_for(wgrad(3, 500, out_dtype="float32"), SM90, wide)
-    spec_for(wgrad(3, 500, out_dtype="float32"), SM90, replace(wide, split_rows=0))
+    spec_for(wgrad(3, 500, out_dtype="float32"), SM90, wide)
+    unpaired = wgrad(3, 500, out_dtype="float32")
+    unpaired = replace(unpaired, d_alignment=4)  # TMA takes the grid of 16 bytes
+    with pytest.raises(InvalidConfigError, match="split_rows: k3 takes 0 for more than 128"):
+        spec_for(unpaired, SM90, wide)
+    spec_for(unpaired, SM90, replace(wide, split_rows=0))
 
 
 def test_a_tile_is_told_by_the_rows_of_its_pieces_and_its_code_is_not():
@@ -144,6 +147,8 @@ def test_a_tile_is_told_by_the_rows_of_its_pieces_and_its_code_is_not():
         (1, 16384, 1024, 1024, 1024),  # one group alone
         (8, 131072, 1024, 1024, 32768),
         (64, 65536, 4096, 14336, 0),  # a group alone has tiles enough
+        (64, 16384, 1024, 2176, 8192),  # 136 of them are not, the last four take as long again
+        (64, 16384, 1024, 3072, 0),  # 128 tiles are one wave nearly
         (256, 4096, 1024, 1024, 0),  # even all rows in one group take less than the rest
         (64, 2048, 1024, 2688, 0),
     ],
@@ -176,8 +181,8 @@ def test_even_routing_is_not_split_and_memory_is_bounded():
 
 
 def test_a_choice_that_would_spill_is_made_without():
-    for out_dtype, splits in (("bfloat16", True), ("float32", False)):
-        problem = wgrad(64, 16384, 1024, 2688, out_dtype=out_dtype)
+    for alignment, splits in ((16, True), (4, False)):
+        problem = replace(wgrad(64, 16384, 1024, 2688), d_alignment=alignment)
         kernel, config = choose(problem, SM90)
         assert (config.block_n, config.split_rows > 0) == (192, splits)
         variant = variant_for(problem, kernel, config)
