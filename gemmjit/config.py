@@ -91,13 +91,18 @@ class Config(NamedFields):
 
     @property
     def tile_name(self) -> str:
-        """Everything that decides the compiled code, problem and schedule apart, in a few letters.
+        """Everything that decides the bits, problem and schedule apart, in a few letters.
 
         Block sizes come first, as in ``128x128x64``, then a letter and a number for each field
         that differs from the kernel's default; some fields are always there. Two tiles of a kernel
         never have the same name. ``docs/how-to/choose_a_tile.md`` lists the letters.
         """
         return f"{self.block_m}x{self.block_n}x{self.block_k}{self._details()}"
+
+    @property
+    def code_name(self) -> str:
+        """`tile_name`, without what the compiled code takes as an argument; names the kernel."""
+        return self.tile_name
 
     def _details(self) -> str:
         """Return what a kernel's tile has beyond the block, each part with its letter."""
@@ -212,6 +217,12 @@ class Sm90WgmmaConfig(Config):
         next one whenever it is ready, by a counter in device memory (claimed); then groups of the
         ragged-K form come with most rows first, up to 512 of them, and even groups of more than
         128 rows keep to the list in ping-pong.
+    split_rows : int
+        Rows from which on a group of the ragged-K form (wgrad) is computed in pieces of so many,
+        which multiprocessors share, and which are added in an order that follows from their number
+        alone; a multiple of 64, or 0 for never. A call with more rows than that takes a workspace
+        of ``8 * m * n * rows / split_rows`` bytes, with m and n rounded up to whole tiles. Without
+        effect in the ragged-M form.
     """
 
     kernel: ClassVar[str] = "k3"
@@ -225,18 +236,26 @@ class Sm90WgmmaConfig(Config):
     raster_m: int = 8
     b_evict_first: bool = False
     order: Order = "listed"
+    split_rows: int = 0
 
     @property
     def tile_name(self) -> str:
         """As for every config, after ``pp`` (`pingpong`) or ``co`` (consumers share each tile).
 
         In ``pp128x192x64_s5c1r8_claimed`` follow `num_stages`, `store_boxes` and `raster_m`; then
-        ``_ef`` if `b_evict_first`, and `order` unless it is listed.
+        ``_ef`` if `b_evict_first`, `order` unless it is listed, and ``_split4096`` for
+        `split_rows`.
         """
+        return self.code_name + (str(self.split_rows) if self.split_rows else "")
+
+    @property
+    def code_name(self) -> str:
+        """As for every config: `split_rows` is an argument of the kernel, but for 0."""
         way = "pp" if self.pingpong else "co"
         return f"{way}{self.block_m}x{self.block_n}x{self.block_k}{self._details()}"
 
     def _details(self) -> str:
         hint = "_ef" if self.b_evict_first else ""
         rest = hint + self._unlike("order", "_") + self._unlike("min_blocks_per_sm", "_b")
-        return f"_s{self.num_stages}c{self.store_boxes}r{self.raster_m}{rest}"
+        splits = "_split" if self.split_rows else ""
+        return f"_s{self.num_stages}c{self.store_boxes}r{self.raster_m}{rest}{splits}"

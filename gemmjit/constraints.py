@@ -23,7 +23,7 @@ from gemmjit.kernels import Kernel, Variant
 from gemmjit.occupancy import occupancy, register_budget
 from gemmjit.problem import Problem
 from gemmjit.tensormap import violations as tensor_map_violations
-from gemmjit.variant import Schedule
+from gemmjit.variant import MAX_SHAPE, Schedule
 from gemmjit.variant_rules import tile_reasons, variant_reasons
 
 __all__ = ["map_violations", "require", "variant_for", "violations"]
@@ -320,6 +320,11 @@ def _sm90_wgmma(config: Config) -> list[str]:
         reasons.append(f"raster_m: k3 takes 1 to 64; got {config.raster_m}")
     if config.order not in get_args(Order):
         reasons.append(f"order: k3 takes {', '.join(get_args(Order))}; got {config.order!r}")
+    if not 0 <= config.split_rows <= MAX_SHAPE or config.split_rows % config.block_k:
+        reasons.append(
+            f"split_rows: k3 takes 0 or a multiple of {config.block_k} rows up to {MAX_SHAPE}; "
+            f"got {config.split_rows}"
+        )
     if config.min_blocks_per_sm != 1:
         reasons.append(f"min_blocks_per_sm: k3 takes 1; got {config.min_blocks_per_sm}")
     rows = config.block_m if config.pingpong else config.block_m // 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gemmjit.config import Config
+from gemmjit.config import Config, Sm90WgmmaConfig
 from gemmjit.kernels import Kernel, Variant
 
 __all__ = ["scheduled", "tile_reasons", "variant_reasons"]
@@ -107,6 +107,10 @@ def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> 
             f"min_blocks_per_sm: k2 with a bias takes 1 for a tile of {config.block_m} x "
             f"{config.block_n}, more would spill; got {config.min_blocks_per_sm}"
         ]
+    if isinstance(config, Sm90WgmmaConfig) and config.split_rows and variant.form == "ragged_k":
+        reasons = _split_reasons(config, variant)
+        if reasons:
+            return reasons
     if kernel.name == "k2" and variant.chain.gate == "split" and not variant.b_k_major:
         box = 128 // variant.in_dtype.itemsize
         if config.block_n // 2 % box:
@@ -114,6 +118,28 @@ def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> 
                 f"block_n: k2 with swiglu_split and an N-major mat_b takes a multiple of "
                 f"{2 * box}; got {config.block_n}"
             ]
+    return []
+
+
+def _split_reasons(config: Sm90WgmmaConfig, variant: Variant) -> list[str]:
+    """Return why k3 has no registers left to add pieces up, if so: something would be spilled."""
+    wide, accumulates = config.block_n > 128, variant.chain.accumulates
+    told = f"got {config.split_rows} with {config}, {variant}"
+    if wide and not variant.d_by_tma:
+        return [
+            "split_rows: k3 takes 0 for more than 128 columns that are not stored by TMA, they "
+            f"would spill; {told}"
+        ]
+    if accumulates and (not config.pingpong or (wide and config.store_boxes > 1)):
+        return [
+            "split_rows: k3 takes 0 where D is read for cooperative tiles, and for more than 128 "
+            f"columns, they would spill; {told}"
+        ]
+    if wide and variant.out_dtype.bits > 16 and config.store_boxes == 1 and not accumulates:
+        return [
+            "split_rows: k3 takes 0 for more than 128 columns of 32 bits that are stored through "
+            f"one box, they would spill; {told}"
+        ]
     return []
 
 

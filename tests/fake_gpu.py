@@ -270,7 +270,7 @@ def install(patch: pytest.MonkeyPatch, num_devices: int = 1, by_cupy: bool = Fal
     patch.setattr(library, "_allowed", {})
     patch.setattr(launch_module, "_streams", {})
     patch.setattr(counters, "PLACES", {})
-    patch.setattr(launch_module, "PLACES", counters.PLACES)
+    patch.setattr(counters, "_larger", {})
     patch.setattr(counters, "_unused", {})
     patch.setattr(launch_module, "_kept", type(launch_module._kept)())
     forget()

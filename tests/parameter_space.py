@@ -47,6 +47,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "raster_m": (1, 2, 8, 64, 0, 65),
     "b_evict_first": (False, True),
     "order": ("listed", "claimed", "random"),
+    "split_rows": (0, 0, 64, 1024, 4096, 2**31 - 1024, -64, 100),
     "specialize": ("", "", "", "nk", "mnk"),
     "schedule": ("", "", "persistent", "bounded", "compact", "random"),
 }

@@ -46,9 +46,12 @@ class BoundPlan:
         """
         if len(self._launches) == 1 and num_devices() == 1:
             if not self.plan.workspaces:
-                return self._launches[0].runner(counting=False)
-            if len(self.plan.workspaces) == 1 and self.plan.workspaces[0].lasting:
-                return self._launches[0].runner(counting=True)
+                return self._launches[0].runner(counters=0)
+            *others, last = self.plan.workspaces
+            if last.lasting and not others:
+                return self._launches[0].runner(last.nbytes)
+            if last.lasting and len(others) == 1 and _is_scratch(others[0]):
+                return self._launches[0].runner(last.nbytes, others[0])
         return self.run
 
     def run(self, inputs: tuple[int, ...], out: int, stream: int, frontend: Frontend) -> None:
@@ -75,7 +78,7 @@ class BoundPlan:
         held = []  # workspaces live until the last launch has been given to the stream
         for workspace in self.plan.workspaces:
             if workspace.lasting:
-                pointers = (*pointers, counters_of(stream, self.ordinal))
+                pointers = (*pointers, counters_of(stream, self.ordinal, workspace.nbytes))
                 continue
             array = frontend.empty((workspace.nbytes + workspace.alignment,), U8, self.ordinal)
             held.append(array)
@@ -103,6 +106,11 @@ class BoundPlan:
                 self._api.cuMemsetD8Async(address, 0, workspace.nbytes, stream),
                 f"clearing of workspace {workspace.name}",
             )
+
+
+def _is_scratch(workspace: Workspace) -> bool:
+    """Return whether it is taken as it is."""
+    return workspace.contents is None and not workspace.zeroed and not workspace.lasting
 
 
 def ready(plan: Plan, ordinal: int) -> bool:

@@ -15,15 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 from gemmjit.arrays import Frontend
-from gemmjit.cuda.counters import PLACES, place_of
+from gemmjit.cuda.counters import PLACE_BYTES, place_of, places_for
 from gemmjit.cuda.device import current, is_current
 from gemmjit.cuda.driver import check, driver
 from gemmjit.cuda.library import load
 from gemmjit.cuda.packing import PACKING_ALIGNMENT, PackedArguments, pack
 from gemmjit.cuda.starter import starter
 from gemmjit.cuda.tensormap import TENSOR_MAP_BYTES, TensorMapEncoder
+from gemmjit.dtypes import U8
 from gemmjit.errors import LaunchError
-from gemmjit.plan import Launch
+from gemmjit.plan import Launch, Workspace
 
 __all__ = ["MAX_PREPARED", "BoundLaunch", "Runner", "counters_of", "is_capturing"]
 
@@ -98,14 +99,16 @@ class BoundLaunch:
             if answer is not None and answer[0]:
                 self._refused(answer[0], stream, prepared)
 
-    def runner(self, counting: bool) -> Runner:
+    def runner(self, counters: int, scratch: Workspace | None = None) -> Runner:
         """Return what does the same as `run` in fewer steps, for a plan of this launch alone.
 
         Parameters
         ----------
-        counting : bool
-            Whether the launch takes the address of its stream's counters behind its other
-            pointers; what is returned finds it.
+        counters : int
+            Bytes of the stream's counters, whose address the launch takes behind all others, or 0;
+            what is returned finds it.
+        scratch : Workspace, optional
+            With counters: neither filled nor cleared, its address comes before theirs.
         """
         # Names of a function's own cost less than attributes, and this runs in every call.
         start, takes_handles, refusals, never_captured = self._starter
@@ -128,12 +131,15 @@ class BoundLaunch:
                 if answer is not None and answer[0]:
                     refused(answer[0], stream, prepared)
 
-        if not counting:
+        if not counters:
             return run
 
         api = driver()
         is_capturing, number_of, ordinal = api.cuStreamIsCapturing, api.cuStreamGetId, self._ordinal
-        find_place = PLACES.get
+        find_place = places_for(counters).get
+        nbytes, alignment = 0, 1
+        if scratch is not None:
+            nbytes, alignment = scratch.nbytes + scratch.alignment, scratch.alignment
 
         # As `run`, once more: a call of it would cost more than what is done here.
         def run_counting(inputs: Pointers, out: int, stream: int, frontend: Frontend) -> None:
@@ -148,8 +154,14 @@ class BoundLaunch:
                 status, number = number_of(handle)
                 place = find_place(number)
             if place is None:
-                place = counters_of(stream, ordinal)
-            pointers = (*inputs, out, place)
+                place = counters_of(stream, ordinal, counters)
+            if nbytes:
+                # Held until the launch has been given to the stream.
+                held = frontend.empty((nbytes,), U8, ordinal)
+                address = frontend.pointer(held)
+                pointers = (*inputs, out, address + -address % alignment, place)
+            else:
+                pointers = (*inputs, out, place)
             prepared = find(pointers)
             if prepared is None:
                 prepared = prepare(pointers)
@@ -206,10 +218,10 @@ def is_capturing(stream: int, ordinal: int) -> bool:
     return bool(state != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
-def counters_of(stream: int, ordinal: int) -> int:
+def counters_of(stream: int, ordinal: int, nbytes: int = PLACE_BYTES) -> int:
     """Return the address of the counters that a call on a stream of a device is to use."""
     with current(ordinal):
-        return place_of(stream, is_capturing(stream, ordinal))
+        return place_of(stream, is_capturing(stream, ordinal), nbytes)
 
 
 class _Layout:

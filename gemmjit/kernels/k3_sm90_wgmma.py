@@ -10,6 +10,7 @@ from gemmjit.config import Config, Sm90WgmmaConfig
 from gemmjit.dtypes import BF16, F16, F32, DType
 from gemmjit.kernels.halves import halves_map
 from gemmjit.kernels.kernel import Kernel, OperandMap, tma_stride
+from gemmjit.kernels.split import Split
 from gemmjit.occupancy import registers_at_entry
 from gemmjit.problem import Problem
 from gemmjit.tensormap import L2Promotion, Swizzle, TensorMap, element_type_of
@@ -23,7 +24,9 @@ _BOX_BYTES = _ROWS * 128
 _RING_PLACE_BYTES = 16  # a full and an empty barrier
 _TILE_SLOTS = 4
 _SLOT_BYTES = 32
+_PIECE_BYTES = 16  # more of a slot where groups are split
 _PRODUCER_REGISTERS = 40
+_WALK_REGISTERS = 56  # likewise, where the scheduling warp walks pieces
 _MAX_SORTED = 512  # groups that core/by_rows.cuh sorts
 
 
@@ -57,7 +60,8 @@ class K3(Kernel):
         assert isinstance(config, Sm90WgmmaConfig)
         stage = (config.block_m + config.block_n) * config.block_k * variant.in_dtype.itemsize
         stages = config.num_stages * (stage + _RING_PLACE_BYTES)
-        slots = _TILE_SLOTS * (_SLOT_BYTES + _RING_PLACE_BYTES)
+        slot = _SLOT_BYTES + (_PIECE_BYTES if _splits(config, variant) else 0)
+        slots = _TILE_SLOTS * (slot + _RING_PLACE_BYTES)
         order = 8 * _CONSUMERS + 16  # and the taken barrier
         columns = _CONSUMERS * config.block_n * 4 * variant.chain.column_operands
         sorts = variant.form == "ragged_k" and config.order == "claimed"
@@ -74,7 +78,7 @@ class K3(Kernel):
     def tile_variables(self, config: Config, variant: Variant) -> dict[str, object]:
         """Return the template's variables that only k3 has."""
         assert isinstance(config, Sm90WgmmaConfig)
-        producer, consumer = self._registers(config)
+        producer, consumer = self._registers(config, variant)
         return {
             "num_stages": config.num_stages,
             "store_boxes": config.store_boxes,
@@ -82,6 +86,7 @@ class K3(Kernel):
             "b_evict_first": "true" if config.b_evict_first else "false",
             "raster_m": config.raster_m,
             "order": f"ORDER_{config.order.upper()}",
+            "splits": "true" if _splits(config, variant) else "false",
             "producer_registers": producer,
             "consumer_registers": consumer,
             "a_blocked": "true" if variant.a_blocked else "false",
@@ -93,20 +98,39 @@ class K3(Kernel):
             "mma_type": variant.in_dtype.short,
         }
 
-    def _registers(self, config: Config) -> tuple[int, int]:
+    def _registers(self, config: Sm90WgmmaConfig, variant: Variant) -> tuple[int, int]:
         """Return what a producer's and a consumer's thread have of the block's registers.
 
         A consumer that asked for more than the block has left would wait forever.
         """
         threads = self.threads(config)
         entry = registers_at_entry(threads, config.min_blocks_per_sm, self.max_arch)
-        producer = min(_PRODUCER_REGISTERS, entry)
+        producer = _WALK_REGISTERS if _splits(config, variant) else _PRODUCER_REGISTERS
+        producer = min(producer, entry)
         consumer = (entry * (1 + _CONSUMERS) - producer) // _CONSUMERS // 8 * 8
         return producer, consumer
+
+    def ships(self, config: Config) -> bool:
+        """Return whether it is a shipped tile, whatever the rows of its pieces."""
+        assert isinstance(config, Sm90WgmmaConfig)
+        return replace(config, split_rows=0) in self.shipped_configs()
 
     def claims_tiles(self, config: Config) -> bool:
         """Return whether the order says so."""
         return isinstance(config, Sm90WgmmaConfig) and config.order == "claimed"
+
+    def split_of(self, problem: Problem, config: Config) -> Split | None:
+        """Return the pieces of `split_rows` rows of the ragged-K form."""
+        assert isinstance(config, Sm90WgmmaConfig)
+        if problem.form != "ragged_k" or not 0 < config.split_rows < problem.rows:
+            return None
+        return Split(
+            rows=config.split_rows,
+            total_rows=problem.rows,
+            tiles=-(-problem.m // config.block_m) * -(-problem.n // config.block_n),
+            tile_elements=config.block_m * config.block_n,
+            sharers=1 if config.pingpong else _CONSUMERS,
+        )
 
     def traits(self, problem: Problem, config: Config) -> dict[str, bool]:
         """Return which operands come in blocks of 64 columns, and whether D is stored by TMA."""
@@ -245,6 +269,11 @@ def _n_major_load(problem: Problem, config: Sm90WgmmaConfig, blocked: bool) -> T
         swizzle=Swizzle.of_bytes(chunk * itemsize),
         l2_promotion=L2Promotion.BYTES_128,
     )
+
+
+def _splits(config: Sm90WgmmaConfig, variant: Variant) -> bool:
+    """Return whether the kernel has what computes a group in pieces."""
+    return variant.form == "ragged_k" and config.split_rows > 0
 
 
 def _ragged_load(problem: Problem, columns: int, row: int, block: int, blocked: bool) -> TensorMap:

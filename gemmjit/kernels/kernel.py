@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 from gemmjit.arch import Arch, targets_for
 from gemmjit.config import Config
 from gemmjit.dtypes import DType
+from gemmjit.kernels.split import Split
 from gemmjit.kernels.steps import StepTable
 from gemmjit.problem import Problem
 from gemmjit.tensormap import TensorMap
@@ -115,6 +116,10 @@ class Kernel(ABC):
     def shipped_configs(self) -> tuple[Config, ...]:
         """Return the configs that are tested, gated against spills and considered by selection."""
 
+    def ships(self, config: Config) -> bool:
+        """Return whether a tile is one of `shipped_configs`, or what the default makes of one."""
+        return config in self.shipped_configs()
+
     def least_registers(self, config: Config, variant: Variant, arch: Arch) -> int:
         """Return the registers that a thread needs so that nothing is spilled.
 
@@ -142,6 +147,10 @@ class Kernel(ABC):
     def claims_tiles(self, config: Config) -> bool:
         """Return whether blocks claim tiles by counters in device memory."""
         return False
+
+    def split_of(self, problem: Problem, config: Config) -> Split | None:
+        """Return how groups with many rows are computed in pieces; None if none can be."""
+        return None
 
     def traits(self, problem: Problem, config: Config) -> dict[str, bool]:
         """Return fields of the variant that only this kernel derives from a problem."""
@@ -226,7 +235,7 @@ class KernelSpec:
     @cached_property
     def entry(self) -> str:
         """Name of the kernel in the cubin, readable in a profiler."""
-        return f"gemmjit_{self.name}_{self.config.tile_name}_{self.variant}"
+        return f"gemmjit_{self.name}_{self.config.code_name}_{self.variant}"
 
     @cached_property
     def variables(self) -> Mapping[str, object]:

@@ -57,8 +57,7 @@ class Wanted:
         spec = self.spec
         if not isinstance(spec, KernelSpec):
             return True
-        shipped = spec.config in spec.kernel.shipped_configs()
-        return shipped and not spec.variant.chain.operands
+        return spec.kernel.ships(spec.config) and not spec.variant.chain.operands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

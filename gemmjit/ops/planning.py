@@ -10,6 +10,7 @@ from gemmjit.config import Config
 from gemmjit.dtypes import I32, I64
 from gemmjit.errors import InvalidProblemError
 from gemmjit.kernels import KernelSpec
+from gemmjit.kernels.split import Split
 from gemmjit.kernels.tile_list import TileListSpec
 from gemmjit.plan import (
     Edge,
@@ -24,6 +25,7 @@ from gemmjit.plan import (
 )
 from gemmjit.problem import Problem
 from gemmjit.schedule import max_row_tiles, tail_tiles, tile_list
+from gemmjit.variant import MAX_SHAPE
 
 __all__ = ["INPUTS", "OPERANDS", "operands_of", "plan_ladder"]
 
@@ -73,8 +75,9 @@ def plan_ladder(
         ends = np.cumsum(group_sizes).astype(np.int32)
         workspaces = (Workspace("ends", nbytes=ends.nbytes, contents=ends),)
     persistent = spec.kernel.persistent
+    split = spec.kernel.split_of(problem, config)
     if problem.form == "ragged_k":
-        num_tiles = _ragged_k_tiles(problem, config)
+        num_tiles = _ragged_k_tiles(problem, config, split)
     elif problem.schedule == "list":
         assert group_sizes is not None
         tiles = _tiles(problem, group_sizes, config)
@@ -89,8 +92,12 @@ def plan_ladder(
             before = (_list_launch(problem, spec, workspaces, row_tiles, offs_is_int64),)
     # Blocks of a kernel that is made to run on take their turns at an exact list too.
     grid = min(num_tiles, resident_blocks) if persistent else num_tiles
-    if spec.kernel.claims_tiles(config) and grid < num_tiles:
-        workspaces += (Workspace("claims", nbytes=_CLAIMS_BYTES, lasting=True),)
+    counters = _CLAIMS_BYTES if spec.kernel.claims_tiles(config) and grid < num_tiles else 0
+    if split is not None:
+        counters = _CLAIMS_BYTES + split.counter_bytes
+        workspaces += (Workspace("partials", nbytes=split.partial_bytes),)
+    if counters:
+        workspaces += (Workspace("claims", nbytes=counters, lasting=True),)
     if grid > _MAX_GRID_X:
         raise InvalidProblemError(
             f"grid: expected at most {_MAX_GRID_X} tiles; got {grid}. Split the call by groups"
@@ -103,7 +110,7 @@ def plan_ladder(
         grid=(grid, 1, 1),
         block=(kernel.threads, 1, 1),
         smem_bytes=kernel.smem_bytes,
-        arguments=(*maps, _arguments(problem, workspaces, num_tiles, offs_is_int64)),
+        arguments=(*maps, _arguments(problem, workspaces, num_tiles, split, offs_is_int64)),
         after=tuple(Edge(i) for i in range(len(before))),
     )
     return Plan(launches=(*before, launch), workspaces=workspaces)
@@ -143,9 +150,10 @@ def _tiles(
     return tiles
 
 
-def _ragged_k_tiles(problem: Problem, config: Config) -> int:
+def _ragged_k_tiles(problem: Problem, config: Config, split: Split | None) -> int:
+    """Return how many tiles there are, pieces of tiles counted each, or at most are."""
     per_group = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
-    return problem.num_groups * per_group
+    return (problem.num_groups + (split.more_pieces if split else 0)) * per_group
 
 
 def _grouping(
@@ -161,7 +169,11 @@ def _grouping(
 
 
 def _arguments(
-    problem: Problem, workspaces: tuple[Workspace, ...], num_tiles: int, offs_is_int64: bool
+    problem: Problem,
+    workspaces: tuple[Workspace, ...],
+    num_tiles: int,
+    split: Split | None,
+    offs_is_int64: bool,
 ) -> Struct:
     """Return the fields of ``struct Arguments``, in its order, those of its base first."""
     listed, claims = (any(w.name == name for w in workspaces) for name in ("tiles", "claims"))
@@ -184,6 +196,8 @@ def _arguments(
             WorkspacePointer("claims") if claims else Scalar(I64, 0),
             *(Scalar(I64, value) for value in strides),
             *(Scalar(I32, value) for value in sizes),
+            Scalar(I32, split.rows if split else MAX_SHAPE),
+            WorkspacePointer("partials") if split else Scalar(I64, 0),
         )
     )
 

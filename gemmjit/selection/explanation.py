@@ -192,18 +192,19 @@ def explain(
     device = Arch.parse(arch)
     gpu = gpu_for(device)
     sizes, assumption = _sizes(problem, group_sizes)
+    kernel, config = choose(problem, device)
     offered = dict.fromkeys(c for k in KERNELS.values() for c in k.shipped_configs())
+    offered[config] = None  # it may split groups, as no tile of the list does
     found: list[Prediction] = []
     refused: list[Refusal] = []
-    for config in (*offered, *(c for c in added if c not in offered)):
-        reasons = reasons_against(KERNELS[config.kernel], config, problem, device)
+    for one in (*offered, *(c for c in added if c not in offered)):
+        reasons = reasons_against(KERNELS[one.kernel], one, problem, device)
         if reasons:
-            refused.append(Refusal(config.kernel, str(config), tuple(reasons)))
+            refused.append(Refusal(one.kernel, str(one), tuple(reasons)))
         elif problem.is_empty:
             continue
         else:
-            found.append(predict(problem, config, gpu, sizes))
-    kernel, config = choose(problem, device)
+            found.append(predict(problem, one, gpu, sizes))
     return Explanation(
         arch=str(device),
         gpu=gpu.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from functools import partial
 
 from gemmjit.arch import Arch
@@ -106,6 +107,19 @@ _K3_WGRAD_SQUARE = Sm90WgmmaConfig(
     block_m=128, block_n=128, num_stages=5, store_boxes=4, order="claimed"
 )
 
+# Rows of a piece of wgrad's groups, where it pays to share those with most rows. In the time of the
+# whole call, were it balanced, a multiprocessor gets through so many rows of a tile; a piece is to
+# have half of them at most. Below that, balance gains nothing, and each piece costs what it leaves.
+_SPLIT_ROWS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
+_PIECES_A_CALL = 2
+_BALANCED = 0.9  # of the time without pieces
+_EVEN = 2  # times the mean rows: routing that is nearly even is not split ...
+_FILLED = 2 * _H200_SMS // 3  # ... if even groups make so many tiles
+_MAX_PARTIAL_BYTES = 256 << 20
+# Of the H200: useful operations of a multiprocessor for each byte that DRAM moves meanwhile, 6.1e12
+# a second (805 TFLOP/s of 132) over 4.2 TB/s.
+_FLOPS_A_BYTE = 1.45
+
 
 def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
     """Return the kernel and tile for a problem on an architecture.
@@ -125,8 +139,13 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
             _log.info("k0, FP32 FMA, serves this call: %s lacks the tensor cores of k1", arch)
         return k0, SimtConfig()
     block_m = _block_m(problem)
-    candidates: list[tuple[Kernel, Config]] = [(KERNELS["k3"], _k3_config(problem, block_m))]
-    if problem.form == "ragged_m":
+    tile = _k3_config(problem, block_m)
+    candidates: list[tuple[Kernel, Config]] = [(KERNELS["k3"], tile)]
+    if problem.form == "ragged_k":
+        split_rows = _split_rows(problem, tile)
+        if split_rows:  # first; some results are stored from registers that splitting needs
+            candidates.insert(0, (KERNELS["k3"], replace(tile, split_rows=split_rows)))
+    else:
         candidates.append((KERNELS["k2"], _K2_BY_BLOCK_M[block_m]))
     for kernel, config in candidates:
         reasons = reasons_against(kernel, config, problem, arch)
@@ -139,7 +158,7 @@ def choose(problem: Problem, arch: Arch) -> tuple[Kernel, Config]:
 
 
 def rivals(problem: Problem) -> tuple[Config, ...]:
-    """Return k3's tiles for problems that differ in how many waves their tiles make.
+    """Return k3's tiles for problems that differ in how many waves or pieces their tiles make.
 
     `choose` takes one of them, or none, for any number of groups with about as many rows each; what
     covers a range of problems covers all of them.
@@ -148,15 +167,18 @@ def rivals(problem: Problem) -> tuple[Config, ...]:
     ----------
     problem : Problem
     """
-    if problem.form == "ragged_k" or problem.in_dtype == F32:
+    if problem.in_dtype == F32:
         return ()
+    if problem.form == "ragged_k":
+        tile = _k3_wgrad_config(problem)
+        return (tile, *(replace(tile, split_rows=rows) for rows in _SPLIT_ROWS))
     mean = _mean_rows(problem)
     if mean > _TILE_HEIGHTS[-1]:
         return tuple(_K3_RATES)
     return (_K3_SQUARE, _K3_WIDE) if mean > _FEW_ROWS else (_K3_FEW_ROWS, _K3_FEW_TILES)
 
 
-def _k3_config(problem: Problem, block_m: int) -> Config:
+def _k3_config(problem: Problem, block_m: int) -> Sm90WgmmaConfig:
     if problem.form == "ragged_k":
         return _k3_wgrad_config(problem)
     groups = min(problem.num_groups, problem.rows)
@@ -191,7 +213,7 @@ def _computing_time(groups: int, mean: int, n: int, tile: Sm90WgmmaConfig) -> fl
     return turns * rows * tile.block_n / _K3_RATES[tile]
 
 
-def _k3_wgrad_config(problem: Problem) -> Config:
+def _k3_wgrad_config(problem: Problem) -> Sm90WgmmaConfig:
     waste = -problem.n % _K3_WGRAD_WIDE.block_n / max(problem.n, 1)
     mean = _mean_rows(problem)
     if problem.chain.accumulates:
@@ -204,6 +226,34 @@ def _k3_wgrad_config(problem: Problem) -> Config:
     if fills and not _SHORT_GROUP < mean <= _LONG_GROUP:
         return _K3_TALL
     return _K3_WGRAD_SQUARE if waste > _K3_MAX_WASTE else _K3_WGRAD_WIDE
+
+
+def _split_rows(problem: Problem, tile: Sm90WgmmaConfig) -> int:
+    """Return the rows of a piece of wgrad's groups, or 0 where none are to be split.
+
+    The host does not know which group has many rows, if any. A call is made ready for the worst
+    where one group with all rows would take longer than the whole call in balance.
+    """
+    rows, tiles = problem.rows, -(-problem.m // tile.block_m) * -(-problem.n // tile.block_n)
+    operands = rows * (problem.m + problem.n) * problem.in_dtype.itemsize
+    results = problem.num_groups * problem.m * problem.n * problem.out_dtype.itemsize
+    results *= 2 if problem.chain.accumulates else 1
+    moving = (operands + results) * _FLOPS_A_BYTE / (2 * tile.block_m * tile.block_n)
+    computing = rows * tiles / _H200_SMS
+    share = max(computing, moving)  # rows of a tile in the time of the call
+    whole = -(-tiles // _H200_SMS) * rows  # the same of one group with all rows, not split
+    if tiles >= 2 * _H200_SMS or computing >= _BALANCED * whole or share >= whole:
+        return 0
+    most = min(share, rows) / _PIECES_A_CALL
+    filled = problem.num_groups * tiles >= _FILLED
+    least = _EVEN * _mean_rows(problem) if filled else 0
+    sizes = [size for size in _SPLIT_ROWS if size >= least]
+    chosen = max((size for size in sizes if size <= most), default=min(sizes, default=0))
+    if not 0 < chosen <= rows // 2:
+        return 0
+    split = KERNELS["k3"].split_of(problem, replace(tile, split_rows=chosen))
+    fits = split is not None and split.partial_bytes <= _MAX_PARTIAL_BYTES
+    return chosen if fits else 0
 
 
 def _mean_rows(problem: Problem) -> int:

@@ -53,6 +53,8 @@ class Prediction:
     num_tiles, waves : int
     last_wave_fill, eta : float
     dram_bytes, l2_bytes : int
+    split_groups : int
+        Groups that are computed in pieces.
     mma_tflops : float
         Rate of the tile's main loop on all multiprocessors, in TFLOP/s.
     epilogue : {"hidden", "exposed"}
@@ -79,6 +81,7 @@ class Prediction:
     eta: float
     dram_bytes: int
     l2_bytes: int
+    split_groups: int
     mma_tflops: float
     epilogue: str
     measured: bool
@@ -96,6 +99,9 @@ class Prediction:
         if self.waves < 20 and self.last_wave_fill < 0.9:
             which = "the only wave" if self.waves == 1 else f"last of {self.waves} waves"
             parts.append(f"{which} {self.last_wave_fill:.0%} full")
+        if self.split_groups:
+            groups = "1 group" if self.split_groups == 1 else f"{self.split_groups} groups"
+            parts.append(f"{groups} in pieces of {self.config['split_rows']} rows")
         if self.eta < 0.9:
             parts.append(f"{1 - self.eta:.0%} of tile rows are padding")
         if self.overhead_us > 0.1 * self.us:
@@ -152,7 +158,7 @@ def predict(problem: Problem, config: Config, gpu: Gpu, sizes: Sizes) -> Predict
         launch_us=1e6 * gpu.launch_seconds,
         mma_tflops=peak * _mean(*pace.share) / 1e12,
         epilogue="hidden" if hides else "exposed",
-        measured=gpu.measured and pace.measured,
+        measured=gpu.measured and pace.measured and not work.split_groups,
         **_counts(work),
     )
 
@@ -165,7 +171,10 @@ def _stretch(waves: float) -> float:
 
 
 def _counts(work: Work) -> dict[str, Any]:
-    names = ("num_tiles", "waves", "last_wave_fill", "eta", "dram_bytes", "l2_bytes")
+    names = (
+        *("num_tiles", "waves", "last_wave_fill", "eta", "dram_bytes", "l2_bytes"),
+        "split_groups",
+    )
     return {name: getattr(work, name) for name in names}
 
 

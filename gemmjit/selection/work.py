@@ -18,6 +18,7 @@ _ROWS = 64  # of a block that k3 can leave out of a tile
 # What a tile with one block of two costs over half of a whole one: its only product in each step
 # hides less of the wait for the next.
 _HALF_TILE = 1.4
+_PARTIAL_SIZE = 4  # bytes of an accumulator
 _MANY_TILES = 1 << 18  # beyond this, waves are so many that the mean says enough
 _MANY_CLAIMS = 1 << 14  # likewise, where claims even out what is left
 
@@ -46,6 +47,8 @@ class Work:
         Row tiles of a group beyond the first, on average, where tiles are listed though they are
         unlike, so that blocks drift apart: how often weights would be read again if nothing were
         left of them in cache. 0 elsewhere.
+    split_groups : int
+        Groups that are computed in pieces.
     """
 
     num_tiles: int
@@ -58,6 +61,7 @@ class Work:
     dram_bytes: int
     l2_bytes: int
     rereads: float
+    split_groups: int = 0
 
 
 def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Work:
@@ -77,7 +81,7 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         out_size *= 2  # read and written
     columns = -(-problem.n // config.block_n)
     claimed = isinstance(config, Sm90WgmmaConfig) and config.order == "claimed"
-    rereads = 0.0
+    rereads, split_groups = 0.0, 0
     depth: int | Sizes
     if problem.form == "ragged_m":
         rereads = 0.0 if claimed else _rereads(sizes, config.block_m)
@@ -92,9 +96,12 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         l2 = loaded * columns * problem.k * in_size
     else:
         tall = -(-problem.m // config.block_m)
-        rows, counts = np.full((2, len(sizes)), [[config.block_m], [tall]])
-        row_tiles = len(sizes) * tall
-        depth = -(-sizes // config.block_k) * config.block_k
+        pieces = _pieces(sizes, config)
+        if len(pieces) > len(sizes):
+            split_groups = int((sizes > getattr(config, "split_rows", 0)).sum())
+        rows, counts = np.full((2, len(pieces)), [[config.block_m], [tall]])
+        row_tiles = len(pieces) * tall
+        depth = -(-pieces // config.block_k) * config.block_k
         used = int(sizes.sum())
         eta = used / max(int(depth.sum()), 1)
         padded = columns * config.block_n / max(problem.n, 1)
@@ -102,6 +109,9 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         dram += len(sizes) * problem.m * problem.n * out_size
         dram = int(dram * padded)  # seen where 192 columns leave a part: 5 to 7 % at N = 4096
         l2 = used * tall * columns * (config.block_m + config.block_n) * in_size
+        # Of two pieces that meet at a sum one leaves its part, and the other reads it.
+        sums = (len(pieces) - len(sizes)) * tall * columns
+        l2 += 2 * sums * config.block_m * config.block_n * _PARTIAL_SIZE
     tiles = row_tiles * columns
     flops = np.asarray(2.0 * rows * depth * config.block_n, np.float64)
     if problem.form == "ragged_m" and isinstance(config, Sm90WgmmaConfig) and config.pingpong:
@@ -119,7 +129,22 @@ def work_of(problem: Problem, config: Config, sizes: Sizes, num_sms: int) -> Wor
         dram_bytes=dram,
         l2_bytes=l2,
         rereads=rereads,
+        split_groups=split_groups,
     )
+
+
+def _pieces(sizes: Sizes, config: Config) -> Sizes:
+    """Return the rows of each piece of the groups of the ragged-K form, those with most first.
+
+    So they come where tiles are claimed; in a list of up to as many tiles as multiprocessors, or of
+    groups that are alike, it makes no difference.
+    """
+    if not isinstance(config, Sm90WgmmaConfig) or not config.split_rows:
+        return sizes
+    whole = sizes[sizes <= config.split_rows]
+    full, rest = np.divmod(sizes[sizes > config.split_rows], config.split_rows)
+    found = (np.full(int(full.sum()), config.split_rows), rest[rest > 0], np.sort(whole)[::-1])
+    return np.concatenate(found)
 
 
 def _row_tiles(sizes: Sizes, config: Config) -> tuple[Sizes, Sizes]:

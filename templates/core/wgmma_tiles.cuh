@@ -1,10 +1,12 @@
 // The scheduling warp of k3, and the slots through which it hands tiles to the other warps.
 
 // Tiles as the scheduling warp hands them over.
-struct alignas(32) Slot {
+struct alignas(16) Slot {
   int group, m0, n0, m_valid;
   int k0, k_count;   // where the contraction begins, and its length
+  SlotPiece piece;
 };
+static_assert(sizeof(Slot) == SLOT_BYTES, "slots lie side by side");
 
 __device__ __forceinline__ Slot* slot_at(const SlotRing& ring) {
   return reinterpret_cast<Slot*>(smem + SLOTS) + ring.place;
@@ -16,17 +18,25 @@ __device__ __forceinline__ bool is_deep(int k_count) { return k_count > NUM_STAG
 __device__ __forceinline__ void schedule(const Arguments& args, u32 base, int lane) {
   Scheduler scheduler(args);
   SlotRing slots;
+  PieceWalk walk;
   if (SORTED && args.grouping.num_groups <= MAX_SORTED) {
     scheduler.by_rows = reinterpret_cast<const u16*>(smem + SORTED_GROUPS);
   }
   int taken = 0;   // deep tiles that were handed over
   for (bool first = true;; first = false) {
     Tile tile{};
-    const bool more = scheduler.next(args, tile);
+    Piece piece{};
+    bool more;
+    if constexpr (SPLITS) {
+      more = next_piece(scheduler, walk, args, tile, piece);
+    } else {
+      more = scheduler.next(args, tile);
+    }
     const int k_count = SHAPE_K != 0 && tile.k1 != 0 ? SHAPE_K : tile.k1 - tile.k0;
     if (lane == 0) {
       mbarrier_wait(empty_barrier(base + SLOT_BARRIERS, slots), slots.parity ^ 1);
-      *slot_at(slots) = {tile.group, tile.m0, tile.n0, more ? tile.m_valid : 0, tile.k0, k_count};
+      *slot_at(slots) = {tile.group, tile.m0, tile.n0, more ? tile.m_valid : 0, tile.k0, k_count,
+                         piece};
       mbarrier_arrive(full_barrier(base + SLOT_BARRIERS, slots));
       slots.advance();
     }

@@ -7,6 +7,7 @@ shown to be wrong or slow.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,12 @@ CASES = [
     for name, variants in VARIANTS.items()
     for config in KERNELS[name].shipped_configs()
     for i, variant in enumerate(variants)
+]
+CASES += [
+    pytest.param(
+        "k3", replace(config, split_rows=4096), VARIANTS["k3"][-1], id=f"k3-{config}-split"
+    )
+    for config in KERNELS["k3"].shipped_configs()
 ]
 
 ALWAYS_TRUE = re.compile(r"PLOP3\.LUT (P\d), PT, PT, PT, PT, 0x80, 0x0")

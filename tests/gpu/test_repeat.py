@@ -9,7 +9,7 @@ from cases import REAL_EXPERTS, ends_of, integers
 from references import assert_same, rounded
 
 import gemmjit
-from gemmjit import Sm80MmaConfig
+from gemmjit import Sm80MmaConfig, Sm90WgmmaConfig
 from gemmjit.cache.stats import stats
 
 CONFIGS = [
@@ -19,6 +19,12 @@ CONFIGS = [
     "k2",
     "k3",
     Sm80MmaConfig(block_m=64, num_stages=3, min_blocks_per_sm=2),
+]
+
+#: As the default choice makes them where one group may have most rows.
+PIECES = [
+    Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=5, order="claimed", split_rows=64),
+    Sm90WgmmaConfig(block_m=256, block_n=128, num_stages=3, pingpong=False, split_rows=128),
 ]
 
 
@@ -40,7 +46,7 @@ def test_a_thousand_calls_give_the_same_bits(torch, config):
     assert different.item() == 0
 
 
-@pytest.mark.parametrize("config", [None, "k0", "k1", "k3"])
+@pytest.mark.parametrize("config", [None, "k0", "k1", "k3", *PIECES], ids=str)
 def test_a_thousand_weight_gradients_give_the_same_bits(torch, config):
     sizes = [s // 8 for s in REAL_EXPERTS]
     x = torch.randn(sum(sizes), 96, device="cuda").bfloat16()

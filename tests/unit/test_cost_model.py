@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -110,6 +110,8 @@ def test_the_heuristic_is_no_worse_than_the_model_on_what_was_measured():
             continue
         problem = Workload(case_of(case), form).problem()
         _, config = choose(problem, Arch(90))
+        if problem.form == "ragged_k":  # measured before groups could be split
+            config = replace(config, split_rows=0)
         chosen = [row for row in rows if config_of(row) == config]
         if not chosen and run == "random, 1":  # before that tile claimed
             continue

@@ -12,7 +12,7 @@ from cases import integers
 from makers import SWAPPED, NumpyMaker
 from references import assert_same, rounded
 
-from gemmjit import SimtConfig, Sm80MmaConfig
+from gemmjit import SimtConfig, Sm80MmaConfig, Sm90WgmmaConfig
 from gemmjit.arch import Arch
 from gemmjit.arrays import frontend_of
 from gemmjit.emulator import plan_executor
@@ -44,6 +44,12 @@ CONFIGS = {
     "k1": Sm80MmaConfig(block_m=64, min_blocks_per_sm=3),
     "k1-compact": Sm80MmaConfig(block_m=32, min_blocks_per_sm=4, schedule="compact"),
     "k1-bounded": Sm80MmaConfig(block_m=32, min_blocks_per_sm=4, schedule="bounded"),
+}
+PIECES = {
+    f"k3-pieces-{order}": Sm90WgmmaConfig(
+        block_m=64, block_n=64, num_stages=2, order=order, split_rows=64
+    )
+    for order in ("claimed", "listed")
 }
 
 
@@ -87,14 +93,14 @@ def test_br016_rows(ends, dtype, config):
     assert offs.tolist() == ends
 
 
-@pytest.mark.parametrize("config", ["auto", "k0", "k1"])
+@pytest.mark.parametrize("config", ["auto", "k0", "k1", *PIECES])
 @pytest.mark.parametrize(("ends", "dtype"), list(cases()))
 def test_br016_contraction(ends, dtype, config):
     maker = NumpyMaker()
     a = maker.place(integers((24, ROWS), seed=1), "bfloat16", SWAPPED)
     b = maker.place(integers((ROWS, 40), seed=2), "bfloat16")
     out = maker.place(np.full((3, 24, 40), np.nan), "bfloat16", poison=7.0)
-    run(a, b, np.asarray(ends, dtype), out, CONFIGS[config], dtype)
+    run(a, b, np.asarray(ends, dtype), out, (CONFIGS | PIECES)[config], dtype)
     want = references.wgrad(a.read(), b.read(), references.clamp(ends, ROWS))
     assert_same(out.read(), rounded(want, "bfloat16"))
     out.assert_only_elements_changed()
