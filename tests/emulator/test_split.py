@@ -23,6 +23,7 @@ LISTED = replace(PINGPONG, order="listed")
 TILES = {
     "ping-pong": PINGPONG,
     "two blocks": replace(PINGPONG, block_m=128),
+    "reads D": replace(PINGPONG, block_m=128, store_boxes=3),
     "cooperative": COOPERATIVE,
     "cooperative, two blocks": replace(COOPERATIVE, block_m=256, num_stages=2),
     "listed": LISTED,
@@ -48,22 +49,24 @@ def _target(monkeypatch):
     monkeypatch.setenv("GEMMJIT_ARCH", "sm_90a")
 
 
-def product(sizes, config, m=128, n=136, out_dtype="bfloat16", accumulate=False):
-    """Return what is computed, and what should be, of integers: exact."""
+def product(sizes, config, m=128, n=136, out_dtype="bfloat16", accumulate=False, by_tma=True):
+    """Return what is computed, and what should be, of integers: exact.
+
+    A column more between rows of the result is what TMA does not store.
+    """
     maker = NumpyMaker()
     ends, rows = np.cumsum(sizes), sum(sizes)
     x, dy = integers((rows, m), seed=1), integers((rows, n), seed=2)
     want = references.wgrad(x.T, dy, ends)
+    # Without anything to add to, a tile that is left out must show.
+    out = maker.full((*want.shape[:2], n + (not by_tma)), float("nan"), out_dtype)[..., :n]
     if accumulate:
-        before = integers(want.shape, seed=3)
-        out = maker.array(before, out_dtype)
-        want = want + before
-    else:  # a tile that is left out must show
-        out = maker.full(want.shape, float("nan"), out_dtype)
+        out[:] = integers(want.shape, seed=3)
+        want = want + integers(want.shape, seed=3)
     a, b = maker.array(x, "bfloat16").T, maker.array(dy, "bfloat16")
     offs = maker.array(ends, "int32")
     gemmjit.grouped_mm(a, b, offs=offs, config=config, out=out, accumulate=accumulate)
-    return maker.read(out), rounded(want, out_dtype)
+    return maker.read(np.ascontiguousarray(out)), rounded(want, out_dtype)
 
 
 def drawn(sizes, config, seed=0, m=72, n=136):
@@ -87,9 +90,13 @@ def test_products_are_exact(name, sizes):
 @pytest.mark.parametrize("name", TILES)
 def test_what_the_epilogue_does_comes_after_the_last_sum(name):
     sizes = [100, 0, 3, 260, 64, 1]
-    for kind in ({}, {"accumulate": True}):
-        with emulating("random", 2, unwaited_stores="error"):
-            assert_same(*product(sizes, TILES[name], out_dtype="float32", **kind))
+    for policy, sms in (("lazy", 2), ("random", 9)):
+        for by_tma in (True, False):  # which adds, or which D is read by
+            kind = {"m": 72, "out_dtype": "float32", "by_tma": by_tma}
+            with emulating(policy, 2, unwaited_stores="error", num_sms=sms):
+                assert_same(*product(sizes, TILES[name], **kind))
+                if TILES[name].pingpong:  # others have no registers left
+                    assert_same(*product(sizes, TILES[name], **kind, accumulate=True))
     with emulating("random", 3):  # columns and rows that a tile has not
         assert_same(*product(sizes, TILES[name], m=200, n=72))
         assert_same(*product(sizes, TILES[name], m=8, n=8))
