@@ -123,22 +123,18 @@ def _epilogue_tile_reasons(kernel: Kernel, config: Config, variant: Variant) -> 
 
 def _split_reasons(config: Sm90WgmmaConfig, variant: Variant) -> list[str]:
     """Return why k3 has no registers left to add pieces up, if so: something would be spilled."""
-    wide, accumulates = config.block_n > 128, variant.chain.accumulates
+    if config.block_n <= 128:
+        return []
     told = f"got {config.split_rows} with {config}, {variant}"
-    if wide and not variant.d_by_tma:
+    if not variant.d_by_tma:
         return [
             "split_rows: k3 takes 0 for more than 128 columns that are not stored by TMA, they "
             f"would spill; {told}"
         ]
-    if accumulates and (not config.pingpong or (wide and config.store_boxes > 1)):
+    if variant.chain.accumulates and config.store_boxes > 1:
         return [
-            "split_rows: k3 takes 0 where D is read for cooperative tiles, and for more than 128 "
-            f"columns, they would spill; {told}"
-        ]
-    if wide and variant.out_dtype.bits > 16 and config.store_boxes == 1 and not accumulates:
-        return [
-            "split_rows: k3 takes 0 for more than 128 columns of 32 bits that are stored through "
-            f"one box, they would spill; {told}"
+            "split_rows: k3 takes 0 for more than 128 columns where D is read, they would spill; "
+            f"{told}"
         ]
     return []
 
