@@ -83,7 +83,7 @@ def drawn(sizes, config, seed=0, m=72, n=136):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("name", TILES)
 def test_products_are_exact(name, sizes):
-    for policy, sms in RUNS:
+    for policy, sms in RUNS[len(sizes) % 2 :: 2]:
         with emulating(policy, 5, unwaited_stores="error", num_sms=sms):
             assert_same(*product(sizes, TILES[name]))
 
@@ -242,21 +242,29 @@ BUGS = {
 }  # fmt: skip
 
 
+BUG_SIZES = [100, 0, 3, 260, 64, 1, 400, *[65] * 20, *[1] * 40, 70]
+BUG_RUNS = [("random", seed, config) for seed in range(6) for config in (PINGPONG, LISTED)]
+
+
+def test_without_a_bug_none_is_found():
+    for policy, seed, config in BUG_RUNS:
+        with emulating(policy, seed, num_sms=30):
+            assert_same(*product(BUG_SIZES, config, m=72, n=64))
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(edited, name):
-    sizes = [100, 0, 3, 260, 64, 1, 400, *[1] * 40, 70]
-    for policy, sms in reversed(RUNS):
-        for config in (PINGPONG, LISTED):
-            with edited(*BUGS[name]), emulating(policy, 3, num_sms=sms, max_steps=3_000_000):
-                try:
-                    got, want = product(sizes, config, m=72, n=64)
-                except EmulatorError as error:
-                    print(f"{name}: {type(error).__name__}")
-                    return
-                if (got != want).any():
-                    print(f"{name}: wrong result")
-                    return
-    pytest.fail(f"{name}: not found by {RUNS}")
+    for policy, seed, config in BUG_RUNS:
+        with edited(*BUGS[name]), emulating(policy, seed, num_sms=30, max_steps=9_000_000):
+            try:
+                got, want = product(BUG_SIZES, config, m=72, n=64)
+            except EmulatorError as error:
+                print(f"{name}: {type(error).__name__}, {policy}, seed {seed}, {config}")
+                return
+            if (got != want).any():
+                print(f"{name}: wrong result, {policy}, seed {seed}, {config}")
+                return
+    pytest.fail(f"{name}: not found by {BUG_RUNS}")
 
 
 def test_sums_in_the_order_of_arrival_are_found(edited):
