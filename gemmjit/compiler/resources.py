@@ -6,6 +6,7 @@ spills; the block size that a kernel was compiled for comes from the cubin.
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 
@@ -44,6 +45,8 @@ class Resources:
     max_threads: int
 
 
+_log = logging.getLogger("gemmjit.compiler")
+
 # Advisories of ptxas after which the kernel is not what its source says.
 _ADVISORIES = {
     "C7504": "setmaxnreg is ignored: a function was not inlined",
@@ -54,6 +57,8 @@ _ADVISORIES = {
 }
 # There are more numbers for it, one for each reason, and versions number them differently.
 _SERIALISED = "wgmma.mma_async instructions are serialized"
+# So it does around a call, as of printf: such a kernel is slow, and right.
+_AT_A_CALL = "at a function call"
 _ADVISORY = re.compile(r"\((C\d{4})\)")
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '")
 _FUNCTION = re.compile(r"Function properties for (\S+)")
@@ -75,6 +80,9 @@ def check_advisories(log: str, source: str = "") -> None:
         meaning = None if match is None else _ADVISORIES.get(match[1])
         if _SERIALISED in line:
             meaning = "wgmma instructions are serialised"
+            if _AT_A_CALL in line and "printf" in source:
+                _log.warning("a kernel that prints is slow: %s", line.strip())
+                continue
         if meaning is not None:
             found.append(f"{meaning}\n    {line.strip()}")
     if found:

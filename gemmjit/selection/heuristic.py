@@ -112,7 +112,7 @@ _K3_WGRAD_SQUARE = Sm90WgmmaConfig(
 # have half of them at most. Below that, balance gains nothing, and each piece costs what it leaves.
 _SPLIT_ROWS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _PIECES_A_CALL = 2
-_BALANCED = 0.9  # of the time without pieces
+_BALANCED = 0.7  # of the time of one group with all rows, not split
 _EVEN = 2  # times the mean rows: routing that is nearly even is not split ...
 _FILLED = 2 * _H200_SMS // 3  # ... if even groups make so many tiles
 _MAX_PARTIAL_BYTES = 256 << 20

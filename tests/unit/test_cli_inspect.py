@@ -68,19 +68,19 @@ def test_inspect_prints_sass_or_how_to_get_it(capsys):
 
 
 def test_inspect_takes_a_tile_that_can_and_names_those_that_cannot(capsys):
-    argv = ("inspect", "k3", "--variant", "epilogue=bias+swiglu_split")
+    argv = ("inspect", "k2", "--variant", "epilogue=bias+swiglu_split")
     facts = run_json(capsys, *argv)
-    first = KERNELS["k3"].shipped_configs()[0]
-    assert next(iter(facts["refused_tiles"])) == str(first)
-    assert all("swiglu_split" in why for why in facts["refused_tiles"].values())
-    shipped = [str(tile) for tile in KERNELS["k3"].shipped_configs()]
+    first = next(iter(facts["refused_tiles"]))
+    assert all("with a bias" in why for why in facts["refused_tiles"].values())
+    shipped = [str(tile) for tile in KERNELS["k2"].shipped_configs()]
     assert sorted([*facts["refused_tiles"], *facts["shipped_tiles"]]) == sorted(shipped)
-    assert facts["config"] == KERNELS["k3"].shipped_configs()[
+    assert facts["config"] == KERNELS["k2"].shipped_configs()[
         shipped.index(facts["shipped_tiles"][0])
     ].to_dict()  # fmt: skip
     assert cli.main(list(argv)) == 0
-    assert f"{first}: block_n: k3 with swiglu_split" in capsys.readouterr().out
-    assert cli.main([*argv, "--config", "block_n=192"]) == 2  # a tile that is named is taken
+    assert f"{first}: min_blocks_per_sm: k2 with a bias" in capsys.readouterr().out
+    named = ("--config", "block_m=128,block_n=128,min_blocks_per_sm=2")
+    assert cli.main([*argv, *named]) == 2  # a tile that is named is taken
 
 
 def test_inspect_of_wgrad_and_of_an_architecture_without_the_kernel(capsys):

@@ -69,6 +69,17 @@ def test_every_harmful_advisory_is_an_error(code):
     assert caught.value.source == "source"
 
 
+def test_a_kernel_that_prints_may_be_slow(caplog):
+    line = (
+        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "
+        "serialized due to wgmma pipeline crossing function boundary at a function call"
+    )
+    check_advisories(line, 'printf("%d", x);')
+    assert "a kernel that prints is slow: ptxas info    : (C7510)" in caplog.text
+    with pytest.raises(CompileError, match="C7510"):
+        check_advisories(line, "x = f(x);")
+
+
 @pytest.mark.parametrize("code", ["C7515", "C7520", "C7599"])
 def test_serialised_products_are_an_error_whatever_their_number(code):
     with pytest.raises(CompileError, match=f"serialised\n.*{code}"):
