@@ -107,11 +107,15 @@ _K3_WGRAD_SQUARE = Sm90WgmmaConfig(
     block_m=128, block_n=128, num_stages=5, store_boxes=4, order="claimed"
 )
 
-# Rows of a piece of wgrad's groups, where it pays to share those with most rows. In the time of the
-# whole call, were it balanced, a multiprocessor gets through so many rows of a tile; a piece is to
-# have half of them at most. Below that, balance gains nothing, and each piece costs what it leaves.
+# Rows of a piece of wgrad's groups, where it pays to share those with most rows. Pieces come first
+# and keep all multiprocessors busy, and what memory limits comes after them: so that a call takes
+# its operations and its bytes one after the other, where a group that is not split lets others
+# move bytes beside it. H200, 2026-11-30, hot, us: 8 experts, one with 90 % of 16,384 rows, 1024 x
+# 1024, 144 to 61; a single one 153 to 96 in pieces of 1,024, and of FP32 155 to 73 in pieces of
+# 2,048, 61 of 4,096, 88 of 8,192; but 64 experts, 1024 x 1536, 135 to 135, and 256 experts, one
+# with half of the rows, 229 to 248.
 _SPLIT_ROWS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
-_PIECES_A_CALL = 2
+_LONGEST_PIECE = 1.05  # of the time of the call, if it is balanced
 _BALANCED = 0.7  # of the time of one group with all rows, not split
 _EVEN = 2  # times the mean rows: routing that is nearly even is not split ...
 _FILLED = 2 * _H200_SMS // 3  # ... if even groups make so many tiles
@@ -240,11 +244,10 @@ def _split_rows(problem: Problem, tile: Sm90WgmmaConfig) -> int:
     results *= 2 if problem.chain.accumulates else 1
     moving = (operands + results) * _FLOPS_A_BYTE / (2 * tile.block_m * tile.block_n)
     computing = rows * tiles / _H200_SMS
-    share = max(computing, moving)  # rows of a tile in the time of the call
     whole = -(-tiles // _H200_SMS) * rows  # the same of one group with all rows, not split
-    if tiles >= 2 * _H200_SMS or computing >= _BALANCED * whole or share >= whole:
+    if tiles >= 2 * _H200_SMS or computing + moving >= _BALANCED * whole:
         return 0
-    most = min(share, rows) / _PIECES_A_CALL
+    most = min(_LONGEST_PIECE * max(computing, moving), rows)
     filled = problem.num_groups * tiles >= _FILLED
     least = _EVEN * _mean_rows(problem) if filled else 0
     sizes = [size for size in _SPLIT_ROWS if size >= least]
