@@ -111,6 +111,7 @@ def kernel_of(entry: Entry, spec: Spec, key: Key, *, from_cache: bool) -> Compil
         smem_bytes=spec.smem_bytes,
         threads=spec.threads,
         log=entry.log,
+        options=entry.options,
     )
     if kernel.threads > kernel.resources.max_threads or kernel.occupancy == 0:
         raise CompileError(

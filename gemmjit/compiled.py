@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
@@ -10,10 +11,12 @@ from hashlib import sha256
 from importlib import resources
 from typing import Any, Protocol
 
+from gemmjit import env
 from gemmjit.arch import Arch
-from gemmjit.compiler import Resources
+from gemmjit.compiler import Resources, get_compiler
 from gemmjit.compiler.sass import disassemble
-from gemmjit.errors import StalePickleError
+from gemmjit.errors import CompileError, NvrtcNotFoundError, StalePickleError
+from gemmjit.logs import logger
 from gemmjit.occupancy import occupancy
 from gemmjit.templating import templates_root
 
@@ -81,7 +84,7 @@ class CompiledKernel:
         Name in the ladder, and name in the cubin.
     target : Arch
     source, ptx : str
-        CUDA source; PTX with line information.
+        CUDA source; the PTX that the cubin came from. `ptx_with_lines` gives it with positions.
     cubin : bytes
     resources : Resources
     nvrtc_version : str
@@ -100,6 +103,8 @@ class CompiledKernel:
         Threads of a block.
     log : str
         The compiler's log.
+    options : tuple of str
+        Of the compiler.
     """
 
     name: str
@@ -118,6 +123,7 @@ class CompiledKernel:
     smem_bytes: int
     threads: int
     log: str = field(repr=False)
+    options: tuple[str, ...] = field(repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, _MARK: _version()}
@@ -153,10 +159,32 @@ class CompiledKernel:
         total = self.smem_bytes + self.resources.smem_bytes
         return occupancy(self.registers, self.threads, total, self.target)
 
+    def ptx_with_lines(self) -> str:
+        """Return the PTX with line information, whose positions name templates.
+
+        It is compiled for it, to the same instructions. Where that cannot be, for want of the NVRTC
+        that made the kernel or because ``GEMMJIT_DISABLE_JIT`` is set, it is `ptx` as it stands.
+        """
+        if _POSITION.search(self.ptx) is not None or env.flag("GEMMJIT_DISABLE_JIT"):
+            return self.ptx
+        try:
+            compiler = get_compiler()
+            if compiler.version != self.nvrtc_version:
+                return self.ptx
+            return compiler.ptx_with_lines(
+                self.source, target=self.target, name=self.name, options=self.options
+            )
+        except (NvrtcNotFoundError, CompileError) as error:
+            logger("build").debug("%s has PTX without lines: %s", self.name, error)
+            return self.ptx
+
     def sass(self) -> str:
         """Return the disassembled cubin (needs ``pip install "gemmjit[inspect]"``)."""
         return disassemble(self.cubin)
 
+
+#: A position in PTX that has line information.
+_POSITION = re.compile(r"^\s*\.loc\s", re.MULTILINE)
 
 #: Where a pickled kernel says which gemmjit made it.
 _MARK = "gemmjit"

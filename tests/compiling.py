@@ -30,6 +30,12 @@ def compiled(source: str = SCALE, target: str = "sm_90a", *extra: str):
     return get_compiler().compile(source, target=arch, name="scale", options=options)
 
 
+def compiled_with_lines(source: str = SCALE, target: str = "sm_90a", *extra: str) -> str:
+    arch = Arch.parse(target)
+    options = standard_options(arch, extra)
+    return get_compiler().ptx_with_lines(source, target=arch, name="scale", options=options)
+
+
 def run(program: str, *arguments: str, **variables: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     built = compile(kernel.name, config, arch, **variant)
     if arguments.what == "resources":
         return _show_resources(arguments, built, tiles)
-    text = built.ptx if arguments.what == "ptx" else built.sass()
+    text = built.ptx_with_lines() if arguments.what == "ptx" else built.sass()
     return _show_text(arguments, kernel, text)
 
 

@@ -1,9 +1,12 @@
 """NVRTC, loaded on first use.
 
-Two things are wanted of a source: the cubin that a GPU runs, and PTX with line information for the
-emulator. Line tables would triple the cubin, so these are two compilations; the second stops
-before ptxas and runs beside the first in a thread of its own (NVRTC releases the interpreter lock).
-On two idle cores that adds 3 to 5 % to the first, alone it would add 35 % for a large kernel.
+A source is compiled once, to the cubin that a GPU runs and the PTX that it came from. Line tables
+would triple the cubin, so that PTX has no positions. PTX that has them, with the same instructions,
+is another compilation, which stops before ptxas; only what shows positions asks for it.
+
+On 2 busy cores that one takes 88 ms for k1 and 169 ms for k3, the first one 145 and 443 ms alone
+and 239 and 632 ms beside it (minima of 12; medians 91, 175, 148, 468, 244 and 646 ms; NVRTC 13.5).
+NVRTC 13.0: 114 and 166 ms; 150 and 437 ms; 312 and 613 ms (134, 253; 217, 673; 380, 954).
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class Compilation:
     cubin : bytes
         For the target.
     ptx : str
-        With line information; positions name templates.
+        What the cubin came from; with line information if the options ask for it.
     log : str
         Of front end and ptxas.
     seconds : float
@@ -171,31 +174,36 @@ class Compiler:
                 f"arch: expected one that NVRTC {self.version} compiles for ({known}); "
                 f"got {target.name}. A newer NVRTC may know it: pip install -U {PACKAGE}"
             )
-        chosen = [o for o in options if not o.startswith("--gpu-architecture=")]
         started = time.perf_counter()
-        binary = [f"--gpu-architecture={target.name}", *chosen]
-        virtual = f"--gpu-architecture=compute_{target.name.removeprefix('sm_')}"
-        text = list(dict.fromkeys([virtual, LINE_INFO, *chosen]))
+        binary = [f"--gpu-architecture={target.name}", *_others(options)]
         try:
-            if LINE_INFO in chosen:
-                main = lines = self._run(source, name, binary)
-            else:
-                from concurrent.futures import ThreadPoolExecutor
-
-                with ThreadPoolExecutor(1, "gemmjit-ptx") as beside:
-                    pending = beside.submit(self._run, source, name, text)
-                    main = self._run(source, name, binary)
-                    lines = pending.result()
+            done = self._run(source, name, binary)
         except CompileError as error:
             if PTX_POSITION.search(error.log) is None:
                 raise
             # ptxas speaks of lines of PTX: let it say so of PTX that knows the template's lines.
-            ptx = self._run(source, name, text).ptx
+            ptx = self.ptx_with_lines(source, target=target, name=name, options=options)
             again = list(dict.fromkeys([*binary, LINE_INFO]))
-            main = lines = self._run(source, name, again, lambda log: translate(log, ptx))
+            done = self._run(source, name, again, lambda log: translate(log, ptx))
         seconds = time.perf_counter() - started
-        check_advisories(main.log, source)
-        return Compilation(main.cubin, lines.ptx, main.log, seconds, self.version)
+        check_advisories(done.log, source)
+        return Compilation(done.cubin, done.ptx, done.log, seconds, self.version)
+
+    def ptx_with_lines(
+        self, source: str, *, target: Arch, name: str, options: Sequence[str] = ()
+    ) -> str:
+        """Return the PTX of a source with line information; positions name templates.
+
+        Parameters are those of `compile`, and so are the instructions.
+
+        Raises
+        ------
+        CompileError
+            If the source is wrong, or this NVRTC does not know the target.
+        """
+        virtual = f"--gpu-architecture=compute_{target.name.removeprefix('sm_')}"
+        wanted = dict.fromkeys([virtual, LINE_INFO, *_others(options)])
+        return self._run(source, name, list(wanted)).ptx
 
     def _run(
         self,
@@ -255,6 +263,11 @@ class _Output:
     cubin: bytes
     ptx: str
     log: str
+
+
+def _others(options: Sequence[str]) -> list[str]:
+    """Return the options without those that name an architecture."""
+    return [option for option in options if not option.startswith("--gpu-architecture=")]
 
 
 def _relative(ptx: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ import numpy.typing as npt
 from gemmjit.arrays import ArrayView
 from gemmjit.dtypes import F32, F64, I32, I64, DType
 from gemmjit.emulator.executor import KernelLaunch, Report, emulate
+from gemmjit.emulator.faults import Fault
 from gemmjit.emulator.memory import DeviceMemory
+from gemmjit.emulator.positions import add_positions, located
+from gemmjit.emulator.program import link
 from gemmjit.emulator.settings import Settings, current
 from gemmjit.emulator.tensormap_object import encode
 from gemmjit.errors import EmulatorError
@@ -67,20 +71,24 @@ def run(
         addresses[workspace.name] = memory.allocate(workspace.nbytes, data, name=workspace.name)
     reports = []
     for launch in plan.launches:
+        kernel = launch.kernel
+        program = link(kernel.ptx, kernel.entry)
+        if chosen.trace is not None:  # its spans are named by positions
+            add_positions(program, kernel.ptx_with_lines)
         described = KernelLaunch(
-            ptx=launch.kernel.ptx,
-            entry=launch.kernel.entry,
+            ptx=kernel.ptx,
+            entry=kernel.entry,
             grid=launch.grid,
             block=launch.block,
             cluster=launch.cluster,
             smem_bytes=launch.smem_bytes,
             args=[_pack(argument, addresses) for argument in launch.arguments],
             memory=memory,
-            target=launch.kernel.target.name,
-            registers=launch.kernel.registers,
+            target=kernel.target.name,
+            registers=kernel.registers,
         )
-        reports.append(
-            emulate(
+        try:
+            report = emulate(
                 [described],
                 policy=chosen.policy,
                 seed=chosen.seed,
@@ -95,7 +103,13 @@ def run(
                 readings=chosen.readings,
                 trace=chosen.trace,
             )
-        )
+        except Fault as fault:
+            bare = [fault.reason, fault.where, str(fault)]
+            fault.reason, fault.where, told = located(bare, program, kernel.ptx_with_lines)
+            fault.args = (told,)
+            raise
+        warnings = located(report.warnings, program, kernel.ptx_with_lines)
+        reports.append(replace(report, warnings=warnings))
         chosen.reports.append(reports[-1])
     for workspace in plan.workspaces:
         if workspace.lasting and any(

@@ -29,7 +29,7 @@ from gemmjit.emulator.module import (
 from gemmjit.emulator.parser import parse
 from gemmjit.emulator.ptx_types import PTX_TYPES
 
-__all__ = ["Program", "link", "target_number"]
+__all__ = ["Program", "link", "shown", "target_number"]
 
 # Functions that the driver provides; the emulator implements them itself.
 BUILTIN_FUNCTIONS = ("vprintf", "__assertfail", "malloc", "free")
@@ -130,10 +130,8 @@ class Program:
         if pc >= len(self.instructions):
             return "end of the program"
         instruction = self.instructions[pc]
-        text = " ".join(instruction.text.split())
-        text = text if len(text) <= 120 else text[:117] + "..."
         source = self.source_of(instruction)
-        return f"PTX line {instruction.ptx_line}: {text}" + (f"  [{source}]" if source else "")
+        return shown(instruction) + (f"  [{source}]" if source else "")
 
     def _allocate_rows(self) -> dict[int, int]:
         rows: dict[int, int] = {0: 0}
@@ -207,6 +205,13 @@ class Program:
             parameter.offset = offset
             offset += parameter.nbytes
         return offset
+
+
+def shown(instruction: Instruction) -> str:
+    """Return an instruction and its PTX line, as messages show it."""
+    text = " ".join(instruction.text.split())
+    text = text if len(text) <= 120 else text[:117] + "..."
+    return f"PTX line {instruction.ptx_line}: {text}"
 
 
 @lru_cache(maxsize=128)

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from compiling import SCALE, compiled, run
+from compiling import SCALE, compiled, compiled_with_lines, run
 
 from gemmjit import elf
 from gemmjit.arch import Arch
@@ -21,7 +21,6 @@ from gemmjit.compiler import (
     nvrtc,
     read_resources,
     sass,
-    standard_options,
 )
 from gemmjit.errors import CompileError
 
@@ -122,13 +121,30 @@ def test_resources_need_the_log_that_belongs_to_the_cubin():
         read_resources(b"text", "")
 
 
-def test_ptx_has_lines_that_name_the_template_and_the_cubin_has_none():
-    done = compiled()
-    assert re.search(r'\.file\s+1 "kernels/scale\.cu\.j2"', done.ptx)
-    lines = {int(line) for line in re.findall(r"\.loc\s+1 (\d+)", done.ptx)}
+def test_ptx_with_lines_names_the_template_and_what_the_cubin_came_from_does_not():
+    ptx, done = compiled_with_lines(), compiled()
+    assert re.search(r'\.file\s+1 "kernels/scale\.cu\.j2"', ptx)
+    lines = {int(line) for line in re.findall(r"\.loc\s+1 (\d+)", ptx)}
     assert {4, 5, 6} <= lines
     assert lines <= set(range(1, 9))
     assert b".debug_line" not in done.cubin
+    assert ".loc" not in done.ptx
+
+
+def test_a_source_is_compiled_once(monkeypatch):
+    real, seen = nvrtc.Compiler._run, []
+
+    def run_and_tell(self, source, name, options, *more):
+        seen.append(options)
+        return real(self, source, name, options, *more)
+
+    monkeypatch.setattr(nvrtc.Compiler, "_run", run_and_tell)
+    threads = threading.active_count()
+    compiled()
+    assert [options[0] for options in seen] == ["--gpu-architecture=sm_90a"]
+    assert threading.active_count() == threads
+    compiled_with_lines()
+    assert [options[0] for options in seen[1:]] == ["--gpu-architecture=compute_90a"]
 
 
 def test_lineinfo_variable_puts_lines_into_the_cubin(monkeypatch):
@@ -136,15 +152,14 @@ def test_lineinfo_variable_puts_lines_into_the_cubin(monkeypatch):
     with_lines = compiled()
     monkeypatch.delenv("GEMMJIT_LINEINFO")
     assert b".debug_line" in with_lines.cubin
-    assert with_lines.ptx == compiled().ptx
+    assert with_lines.ptx == compiled_with_lines()
 
 
 def test_ptx_with_lines_is_the_ptx_that_the_cubin_came_from():
-    arch = Arch.parse("sm_90a")
-    plain = get_compiler()._run(SCALE, "scale", standard_options(arch)).ptx
+    plain = compiled().ptx
     kept = [
         line
-        for line in compiled().ptx.split(".section")[0].splitlines()
+        for line in compiled_with_lines().split(".section")[0].splitlines()
         if not re.match(r"\s*\.(loc|file)\b|\$L__(tmp|func)", line)
     ]
     wanted = [line for line in plain.splitlines() if not re.match(r"\s*\.file", line)]
