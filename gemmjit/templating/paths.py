@@ -215,7 +215,7 @@ def read_template(name: str, above: tuple[Path, ...] | None = None) -> str | Non
     Raises
     ------
     TemplateError
-        If the name leaves the root, or the file cannot be read as UTF-8.
+        If the name leaves the root, or the file cannot be read as UTF-8 or holds a NUL.
     """
     if name.startswith("/") or "\\" in name or any(p in ("", ".", "..") for p in name.split("/")):
         raise TemplateError(
@@ -225,8 +225,12 @@ def read_template(name: str, above: tuple[Path, ...] | None = None) -> str | Non
     for place in _candidates(name, overlays() if above is None else above):
         try:
             if place.is_file():
-                text = place.read_text(encoding="utf-8")
-                return text.replace("\r\n", "\n")
-        except (OSError, UnicodeDecodeError) as error:
+                # Some editors begin a file with a byte order mark, which no compiler takes.
+                text = place.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
+                if "\0" in text:  # the compiler would take it for the end
+                    line = text.count("\n", 0, text.index("\0")) + 1
+                    raise ValueError(f"expected text; got a NUL in line {line}. Remove it")
+                return text
+        except (OSError, ValueError) as error:
             raise TemplateError(f"template {name}: {place} cannot be read: {error}") from error
     return None

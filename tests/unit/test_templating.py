@@ -249,6 +249,21 @@ def test_computed_include_is_refused(folder):
         variables_of(folder("m", "\n//% include which\n"))
 
 
+def test_files_as_other_editors_write_them(folder, tmp_path):
+    text = "// é\n//% if a\nint a; // \\\n//% endif\n"
+    want = render(folder("m", text), {"a": 1})
+    for data in (text.replace("\n", "\r\n").encode(), text.encode("utf-8-sig")):
+        (tmp_path / "m").write_bytes(data)
+        assert render("m", {"a": 1}) == want
+
+
+def test_a_file_that_is_no_text_is_refused(folder, tmp_path):
+    for data, told in ((b"a\nb\0", "a NUL in line 2"), (b"\xe9", "codec can't decode")):
+        (tmp_path / "m").write_bytes(data)
+        with pytest.raises(TemplateError, match=rf"template m: .*m cannot be read: .*{told}"):
+            render("m", {})
+
+
 def test_edits_are_seen_at_once(folder):
     assert "int a;" in render(folder("m", "int a;"), {})
     assert "int b;" in render(folder("m", "int b;"), {})
