@@ -222,11 +222,14 @@ def _asked(spec: Spec, source: str | None = None) -> _Asked:
 
 
 def _rendered_once(spec: Spec, digest: str | None, source: str | None = None) -> _Asked:
-    """Return what `_asked` does, remembered until it is built if a digest says what it is."""
+    """Return what `_asked` does, remembered until it is built if a digest says what it is.
+
+    Not if the templates are no longer what the digest says: of those something else was rendered.
+    """
     known = None if digest is None else _rendered.get(digest)
     if known is None:
         known = _asked(spec, source)
-        if digest is not None:
+        if digest is not None and digest == _digest(spec, templating.fingerprint()):
             with _lock:
                 _rendered[digest] = known
                 while len(_rendered) > _MOST_RENDERED:

@@ -226,6 +226,21 @@ def test_templates_that_change_while_one_is_rendered_leave_no_memo(place, monkey
     assert memo_files(place / "cache") == []
 
 
+def test_what_was_rendered_of_other_templates_is_not_built(place, monkeypatch):
+    path = place / "templates" / "kernels" / "tiny.cu.j2"
+    real = templating.render
+
+    def render(template, variables):
+        path.write_text(TEMPLATE.replace("*=", "/="))
+        return real(template, variables)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(templating, "render", render)
+        assert find_first([Tiny()]) is None
+    path.write_text(TEMPLATE)
+    assert "*=" in build(Tiny()).source
+
+
 def test_variables_options_target_and_entry_all_count():
     base = {"fingerprint": "f", "template": "t", "variables": {"a": 1, "b": (2, "x")},
             "entry": "e", "options": ("-o",), "target": "sm_90a"}  # fmt: skip
