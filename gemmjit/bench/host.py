@@ -115,25 +115,30 @@ def first_calls(framework: str, device: int, case: str) -> dict[str, dict[str, A
     dict
         ``compiled`` with an empty cache, ``cached`` with what that left, and ``torch`` for torch's
         own function; each as `gemmjit.bench.first_call` prints it, of the process in the middle of
-        several, with the first calls of all as ``all_first_ms``; or an error.
+        several, with the first calls of all as ``all_first_ms``; or an error, after the first that
+        failed.
     """
-    runs: dict[str, list[dict[str, Any]]] = {}
+    peers = {"compiled": "gemmjit", "cached": "gemmjit"}
+    if framework == "torch":
+        peers["torch"] = "torch"
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in peers}
+    failed: dict[str, dict[str, Any]] = {}
     for _ in range(_FIRST_CALLS):
         with tempfile.TemporaryDirectory(prefix="gemmjit-bench-") as directory:
             environment = {**os.environ, "GEMMJIT_CACHE_DIR": directory, "GEMMJIT_CACHE_PATH": ""}
-            peers = {"compiled": "gemmjit", "cached": "gemmjit"}
-            if framework == "torch":
-                peers["torch"] = "torch"
             for name, peer in peers.items():
+                if name in failed:
+                    continue
                 run = _first_call(framework, peer, device, case, environment)
-                runs.setdefault(name, []).append(run)
-    return {name: _middle(of_name) for name, of_name in runs.items()}
+                if "error" in run:
+                    failed[name] = run
+                    if name == "compiled":  # the next call would find an empty cache, and compile
+                        failed.setdefault("cached", run)
+                runs[name].append(run)
+    return {name: failed.get(name) or _middle(runs[name]) for name in peers}
 
 
 def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    failed = next((run for run in runs if "error" in run), None)
-    if failed is not None:
-        return failed
     runs = sorted(runs, key=lambda run: float(run["first_ms"]))
     return {**runs[len(runs) // 2], "all_first_ms": [run["first_ms"] for run in runs]}
 

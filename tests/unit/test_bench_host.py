@@ -63,6 +63,22 @@ def test_a_first_call_is_the_middle_one_of_several_processes(monkeypatch):
     assert host.first_calls("cupy", 0, "olmo-1k")["compiled"] == {"error": "no device"}
 
 
+def test_a_first_call_that_fails_is_not_repeated_and_leaves_nothing_cached(monkeypatch):
+    asked = []
+
+    def in_a_process(framework, peer, device, case, environment):
+        asked.append(peer)
+        if peer == "gemmjit" and asked.count("gemmjit") == 3:  # the second that compiles
+            return {"error": "TimeoutExpired"}
+        return {"first_ms": 1.0, "second_ms": 0.1}
+
+    monkeypatch.setattr(host, "_first_call", in_a_process)
+    found = host.first_calls("torch", 0, "olmo-1k")
+    assert found["compiled"] == found["cached"] == {"error": "TimeoutExpired"}
+    assert asked.count("gemmjit") == 3
+    assert len(found["torch"]["all_first_ms"]) == 5
+
+
 def test_batches_that_could_fill_the_queue_are_refused_because_they_measure_the_device():
     machine = Machine(cost=5e-6, on_device=80e-6)
     for _ in range(3000):
