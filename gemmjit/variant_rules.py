@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmjit.config import Config, Sm90WgmmaConfig
+from gemmjit.dtypes import F32
 from gemmjit.kernels import Kernel, Variant
 
 __all__ = ["scheduled", "tile_reasons", "variant_reasons"]
@@ -54,6 +55,11 @@ def _epilogue_reasons(kernel: Kernel, variant: Variant) -> list[str]:
     if missing:
         reasons.append(
             f"epilogue: {kernel.name} has {', '.join(kernel.epilogues)}; got {', '.join(missing)}"
+        )
+    if variant.chain.accumulates and variant.out_dtype != F32:
+        reasons.append(
+            f"out_dtype: {variant.epilogue} takes float32, to which every call adds; "
+            f"got {variant.out_dtype}"
         )
     if variant.shape_n % variant.chain.folds:
         reasons.append(

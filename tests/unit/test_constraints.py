@@ -306,6 +306,7 @@ K3 = KERNELS["k3"]
         (K1, Variant(a_vector=1), ("a_vector", "False, True", "got 1")),
         (K1, Variant(form="ragged_k", schedule="list"), ("schedule", "scan", "list")),
         (K1, Variant(form="ragged_k", shape_k=64), ("shape_k", "expected 0", "64")),
+        (K1, Variant(epilogue="accumulate"), ("out_dtype", "takes float32", "got bfloat16")),
         (K1, Variant(d_by_tma=True), ("d_by_tma", "k1 has no such way", "True")),
         (K3, Variant(a_blocked=True), ("a_blocked", "M-major", "K-major")),
         (K3, Variant(b_blocked=True, b_k_major=True), ("b_blocked", "N-major", "K-major")),
