@@ -19,9 +19,10 @@ __device__ __forceinline__ void load_b(u32 smem_b, const TensorMap* map, u32 ful
   } else if constexpr (HALVES) {
     constexpr int HALF = BLOCK_N / 2 / B_CHUNK;
 #pragma unroll
-    for (int c = 0; c < 2 * HALF; ++c) {
-      const int n = n0 / 2 + c % HALF * B_CHUNK + (c < HALF ? 0 : dim_n / 2);
+    for (int c = 0; c < HALF; ++c) {
+      const int n = n0 / 2 + c * B_CHUNK;
       tma_load_3d(smem_b + c * B_CHUNK * 128, map, full, n, k, group);
+      tma_load_3d(smem_b + (HALF + c) * B_CHUNK * 128, map, full, n + dim_n / 2, k, group);
     }
   } else if constexpr (B_K_MAJOR) {
     if constexpr (B_EVICT_FIRST) {

@@ -1,8 +1,8 @@
 """The parameter space is closed: a point is refused with a reason, or compiles and is right.
 
 Points are tiles, variants and targets of every kernel, values that nobody should pass among them.
-Never may one end in an error of NVRTC or ptxas, a `static_assert`, an empty kernel, a spill, or a
-fault in the emulator. A sample is drawn here; ``pytest -m slow tests/compile`` draws many more.
+Never may one end in an error or a warning of NVRTC or ptxas, a `static_assert`, an empty kernel, a
+spill, or a fault in the emulator. A sample is drawn here; ``pytest -m slow tests/compile`` draws many more.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def examine(spec: KernelSpec, monkeypatch) -> str:
         return "refused"
     kernel = compiled(spec)
     assert PRODUCTS[spec.name] in kernel.ptx
+    assert "warning" not in kernel.log.lower(), kernel.log
     assert kernel.occupancy >= 1
     resident = gemmjit.occupancy(kernel.registers, kernel.threads, 0, spec.target)
     assert resident >= spec.config.min_blocks_per_sm
