@@ -320,9 +320,9 @@ def _sm90_wgmma(config: Config) -> list[str]:
         reasons.append(f"raster_m: k3 takes 1 to 64; got {config.raster_m}")
     if config.order not in get_args(Order):
         reasons.append(f"order: k3 takes {', '.join(get_args(Order))}; got {config.order!r}")
-    if not 0 <= config.split_rows <= MAX_SHAPE or config.split_rows % config.block_k:
+    if not 0 <= config.split_rows <= MAX_SHAPE or config.split_rows % 64:
         reasons.append(
-            f"split_rows: k3 takes 0 or a multiple of {config.block_k} rows up to {MAX_SHAPE}; "
+            f"split_rows: k3 takes 0 or a multiple of 64 rows up to {MAX_SHAPE}; "
             f"got {config.split_rows}"
         )
     if config.min_blocks_per_sm != 1:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmjit import Problem, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig
+from gemmjit import Problem, SimtConfig, Sm80MmaConfig, Sm90TmaMmaConfig, Sm90WgmmaConfig
 from gemmjit.arch import Arch, targets_for
 from gemmjit.constraints import require, variant_for, violations
 from gemmjit.errors import InvalidConfigError
@@ -295,6 +295,13 @@ def test_a_value_of_another_type_is_refused_before_anything_computes_with_it(con
 
 
 K3 = KERNELS["k3"]
+
+
+def test_slices_and_pieces_of_no_length():
+    (reason,) = violations(K3, Sm90WgmmaConfig(block_k=0, split_rows=0), Variant(), SM90)
+    assert reason == "block_k: k3 takes 64; got 0"
+    (reason,) = violations(K3, Sm90WgmmaConfig(split_rows=100), Variant(), SM90)
+    assert reason.startswith("split_rows: k3 takes 0 or a multiple of 64 rows")
 
 
 @pytest.mark.parametrize(
