@@ -2,7 +2,8 @@
 
 Points are tiles, variants and targets of every kernel, values that nobody should pass among them.
 Never may one end in an error or a warning of NVRTC or ptxas, a `static_assert`, an empty kernel, a
-spill, or a fault in the emulator. A sample is drawn here; ``pytest -m slow tests/compile`` draws many more.
+spill, or a fault in the emulator. A sample is drawn here; ``pytest -m slow tests/compile`` draws
+many more.
 """
 
 from __future__ import annotations
