@@ -207,7 +207,7 @@ class Sm90WgmmaConfig(Config):
     pingpong : bool
         Whether the consumers take turns, each with a tile of its own, or share every tile.
     store_boxes : int
-        Boxes of 64 x 64 elements in shared memory that each consumer stores through.
+        Boxes of 64 rows of 128 bytes in shared memory that each consumer stores through.
     raster_m : int
         Height of the bands, in tiles, in which a group is walked.
     b_evict_first : bool
