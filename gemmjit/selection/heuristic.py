@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -58,9 +59,10 @@ _K2_BY_BLOCK_M = {
 
 # k3 (H200, 2026-11-29 and 30). Up to 64 rows a group it streams the weights, and all tiles are
 # within 5 % of each other where there are many of them. At 2 rows 64 x 256 tiles take 184 us,
-# 64 x 128 189, 128 x 128 192; but they are half as many, so that there must still be enough of them
-# for all multiprocessors. (All with operands that rotate, as layers do. Where the same ones come
-# every time, tiles whose B leaves L2 first are 1 to 3 % faster than others.)
+# 64 x 128 189, 128 x 128 192. Where tiles make few waves, those decide: of 12 rows in 4 groups (N =
+# 6912) 108 tiles of 64 x 256 take 54 us, 216 of 64 x 128 61; of 256 in 32 (N = 2112) 352 tiles of
+# 128 x 192 76, 288 of 64 x 256 85. (All with operands that rotate, as layers do. Where the same
+# ones come every time, tiles whose B leaves L2 first are 1 to 3 % faster than others.)
 _K3_FEW_ROWS = Sm90WgmmaConfig(
     block_m=64, block_n=256, num_stages=4, store_boxes=2, raster_m=2, b_evict_first=True
 )
@@ -69,7 +71,6 @@ _K3_FEW_TILES = Sm90WgmmaConfig(
 )
 _H200_SMS = 132
 _K3_ROWS = 64  # of a block that a tile can leave out
-_K3_MANY_TILES = 3 * _H200_SMS // 2
 _K3_WIDE = Sm90WgmmaConfig(block_m=128, block_n=192, num_stages=5, store_boxes=1, order="claimed")
 _K3_SQUARE = Sm90WgmmaConfig(block_m=128, block_n=128, num_stages=6, store_boxes=2, order="claimed")
 _K3_TALL = Sm90WgmmaConfig(
@@ -79,8 +80,11 @@ _K3_TALL = Sm90WgmmaConfig(
 # Hot / cool, wide and square: N = 832, where square tiles compute 7 % less, 1117 / 902 and 1114 /
 # 969 us; N = 1024, 11 % less, 205 / 158 and 185 / 159. Four groups of 188 rows: wide tiles need a
 # second wave for the last 4 of 136, square ones one of half that time, tall ones none: 115 / 98,
-# 70 / 70 and 65 / 61.
-_K3_RATES = {_K3_WIDE: 1.0, _K3_SQUARE: 0.92, _K3_TALL: 0.85}
+# 70 / 70 and 65 / 61. 16 groups of 172 rows on average (N = 3200): 400 tall tiles are 15 % slower
+# than 544 wide ones.
+_K3_RATES = {_K3_WIDE: 1.0, _K3_SQUARE: 0.92, _K3_TALL: 0.78}
+# The same where they stream the weights of up to 16 rows.
+_K3_FEW_RATES = {_K3_FEW_ROWS: 1.0, _K3_FEW_TILES: 0.95, _K3_WIDE: 0.95}
 _FEW_WAVES = 8  # up to here a last wave counts as a whole one, from here on as half of one
 
 # Share of its wave's time that a last wave takes at least where loads decide: one multiprocessor
@@ -116,6 +120,9 @@ _K3_WGRAD_SQUARE = Sm90WgmmaConfig(
 # with half of the rows, 229 to 248.
 _SPLIT_ROWS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _LONGEST_PIECE = 1.05  # of the time of the call, if it is balanced
+# Operations that one multiprocessor does in 100 us: in less, even the worst routing costs less than
+# many layers' launches, while each call would pay 1.5 to 2.5 us for a workspace.
+_WORTH_FLOPS = 6.1e8
 _BALANCED = 0.7  # of the time of one group with all rows, not split
 _EVEN = 2  # times the mean rows: routing that is nearly even is not split ...
 _FILLED = 2 * _H200_SMS // 3  # ... if even groups make so many tiles
@@ -179,7 +186,7 @@ def rivals(problem: Problem) -> tuple[Config, ...]:
     mean = _mean_rows(problem)
     if mean > _TILE_HEIGHTS[-1]:
         return tuple(_K3_RATES)
-    return (_K3_SQUARE, _K3_WIDE) if mean > _FEW_ROWS else (_K3_FEW_ROWS, _K3_FEW_TILES)
+    return (_K3_SQUARE, _K3_WIDE) if mean > _FEW_ROWS else tuple(_K3_FEW_RATES)
 
 
 def _k3_config(problem: Problem, block_m: int) -> Sm90WgmmaConfig:
@@ -192,9 +199,9 @@ def _k3_config(problem: Problem, block_m: int) -> Sm90WgmmaConfig:
     if block_m > _TILE_HEIGHTS[-1]:
         return min(_K3_RATES, key=partial(_computing_time, groups, mean, problem.n))
     if mean > _FEW_ROWS:
-        return min((_K3_SQUARE, _K3_WIDE), key=partial(_streaming_time, groups, problem.n))
-    tiles = groups * -(-problem.n // _K3_FEW_ROWS.block_n)
-    return _K3_FEW_ROWS if tiles >= _K3_MANY_TILES else _K3_FEW_TILES
+        return min((_K3_SQUARE, _K3_WIDE), key=partial(_streaming_time, groups, problem.n, {}))
+    rates = _K3_FEW_RATES
+    return min(rates, key=partial(_streaming_time, groups, problem.n, rates))
 
 
 def _adds_by_tma(problem: Problem) -> bool:
@@ -202,11 +209,13 @@ def _adds_by_tma(problem: Problem) -> bool:
     return KERNELS["k3"].traits(problem, _K3_SQUARE)["d_by_tma"]
 
 
-def _streaming_time(groups: int, n: int, tile: Config) -> float:
+def _streaming_time(
+    groups: int, n: int, rates: Mapping[Sm90WgmmaConfig, float], tile: Sm90WgmmaConfig
+) -> float:
     """Return a figure that rises with the time to read all weights once, by tiles in waves."""
     waves, rest = divmod(groups * -(-n // tile.block_n), _H200_SMS)
     last = max(rest / _H200_SMS, _LAST_WAVE) if rest else 0.0
-    return tile.block_n * (waves + last)
+    return tile.block_n * (waves + last) / rates.get(tile, 1.0)
 
 
 def _computing_time(groups: int, mean: int, n: int, tile: Sm90WgmmaConfig) -> float:
@@ -246,6 +255,8 @@ def _split_rows(problem: Problem, tile: Sm90WgmmaConfig) -> int:
     computing = rows * tiles / _H200_SMS
     whole = -(-tiles // _H200_SMS) * rows  # the same of one group with all rows, not split
     if tiles >= 2 * _H200_SMS or computing + moving >= _BALANCED * whole:
+        return 0
+    if whole * 2 * tile.block_m * tile.block_n < _WORTH_FLOPS:
         return 0
     most = min(_LONGEST_PIECE * max(computing, moving), rows)
     filled = problem.num_groups * tiles >= _FILLED

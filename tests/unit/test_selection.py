@@ -70,20 +70,27 @@ def test_operands_that_no_tensor_map_describes_go_to_k1():
 
 
 @pytest.mark.parametrize(
-    ("groups", "rows", "n", "block_n"),
-    [(64, 1024, 2688, 256), (128, 256, 1536, 256), (8, 64, 1024, 128), (64, 10, 2688, 128),
-     (18, 18, 2816, 256), (17, 17, 2816, 128)],
-)  # fmt: skip
-def test_few_rows_take_wide_tiles_while_there_are_enough_of_them(groups, rows, n, block_n):
+    ("groups", "rows", "n", "tile"),
+    [
+        (128, 256, 1536, (64, 256)),  # 768 tiles, 5.8 waves
+        (4, 12, 6912, (64, 256)),  # 108 tiles in one wave, not 216 in two
+        (32, 256, 2112, (128, 192)),  # 352 tiles are 2.7 waves, 288 of 256 columns 2.2
+        (64, 10, 2688, (64, 256)),
+        (8, 64, 1024, (64, 128)),  # 64 tiles instead of 32
+        (17, 17, 2816, (64, 128)),
+    ],
+)
+def test_few_rows_take_tiles_by_how_waves_are_filled(groups, rows, n, tile):
     _, config = choose(problem(rows=rows, groups=groups, n=n, k=1024), Arch.parse("sm_90"))
-    assert (config.block_m, config.block_n) == (64, block_n)
+    assert (config.block_m, config.block_n) == tile
+    assert config.b_evict_first == (tile[0] == 64)
 
 
-@pytest.mark.parametrize(("mean", "height"), [(16, 64), (17, 128), (32, 128), (64, 128)])
-def test_short_groups_stream_their_weights(mean, height):
+@pytest.mark.parametrize("mean", [17, 32, 64])
+def test_short_groups_stream_their_weights(mean):
     _, config = choose(problem(rows=64 * mean, groups=64, n=2688, k=1024), Arch.parse("sm_90"))
-    assert config.block_m == height
-    assert config.b_evict_first == (height == 64)
+    assert config.block_m == 128
+    assert not config.b_evict_first
     _, config = choose(problem(rows=64 * 65, groups=64, n=2688, k=1024), Arch.parse("sm_90"))
     assert config.block_n == 192
 

@@ -245,14 +245,14 @@ def test_places_of_each_size_are_apart(torch_gpu):
 
 def test_a_repeated_call_takes_scratch_of_the_framework_and_counters_of_the_stream(torch_gpu):
     fake, maker = torch_gpu
-    a, b = maker.swapped(maker.empty(8192, 1024)), maker.empty(8192, 1024)
+    a, b = maker.swapped(maker.empty(16384, 1024)), maker.empty(16384, 1024)
     offs = maker.offsets([8, 8, 40, 64])
     for _ in range(3):
         gemmjit.grouped_mm(a, b, offs=offs)
     assert "_split_" in fake.entry_of(fake.launches[-1])
     claims = {seen.claims for seen in fake.launches}
     (place,) = claims
-    problem = wgrad(4, 8192)
+    problem = wgrad(4, 16384)
     split = K3.split_of(problem, choose(problem, SM90)[1])
     assert place in counters.places_for(8 + split.counter_bytes).values()
     assert place not in counters.PLACES.values()
