@@ -16,6 +16,7 @@ from gemmjit.build import clear_memory
 from gemmjit.cache import Store
 from gemmjit.compiler import Compiler
 from gemmjit.errors import NvrtcNotFoundError
+from gemmjit.templating import override
 
 
 @pytest.fixture
@@ -120,3 +121,17 @@ def simulated(tmp_path_factory):
 def results(simulated):
     """A copy of them that a test may change."""
     return copy.deepcopy(simulated)
+
+
+@pytest.fixture
+def folder(tmp_path: Path):
+    """A directory of templates in front of gemmjit's own, and a function that adds one."""
+
+    def add(name: str, text: str) -> str:
+        place = tmp_path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+        return name
+
+    with override(tmp_path):
+        yield add
