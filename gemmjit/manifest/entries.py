@@ -84,8 +84,8 @@ class ProblemEntry:
     offsets : tuple of {"device", "host"}
         Where the offsets of a call lie.
     alignment : int
-        Bytes that divide the address of every operand, and of a result that the caller gives; 16
-        at most.
+        The largest of 2, 4, 8 and 16 bytes that divides the addresses of both operands, and of a
+        result that the caller gives.
     kernel : str or None
         Kernel, or kernel of `config`, that the calls name; None for the default choice.
     config : mapping
