@@ -14,8 +14,15 @@ def _target(monkeypatch):
     monkeypatch.setenv("GEMMJIT_ARCH", "sm_90a")
 
 
-@pytest.mark.parametrize("gap", [False, True], ids=["plain", "padded"])
-@pytest.mark.parametrize(("m", "n"), [(136, 200), (192, 384), (72, 328)])
+@pytest.mark.parametrize(
+    ("m", "n", "gap"),
+    [
+        (136, 200, False),
+        (72, 328, True),
+        *(pytest.param(*case, marks=pytest.mark.slow)
+          for case in ((136, 200, True), (192, 384, False), (192, 384, True), (72, 328, False))),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("form", ["fprop", "wgrad"])
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_sum(config, form, m, n, gap):
