@@ -176,7 +176,8 @@ def _one(spec: Spec) -> Outcome:
         kernel = build(spec)
         key = Key(kernel.target.name, kernel.entry, kernel.identity)
         layers = current_layers()
-        if layers.find(key, kernel.nvrtc_version, any_version=True) is None:
+        kept = layers.find(key, kernel.nvrtc_version, any_version=True) is not None
+        if not layers.settle() or not kept:
             raise CacheError(
                 f"{kernel.entry} for {kernel.target} was compiled, but none of the cache "
                 f"directories ({layers.describe()}) could keep it. Choose one with "

@@ -1,4 +1,4 @@
-"""The files of one entry: read with suspicion, written to stay."""
+"""The files of one entry: read with suspicion, and written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from gemmjit.cache.entry import FILES, DamagedEntryError
 from gemmjit.cache.trust import distrust
 
-__all__ = ["folders", "read_files", "sync", "write_files"]
+__all__ = ["folders", "read_files", "sync", "sync_files", "write_files"]
 
 _LARGEST = 256 * 2**20  # bytes; no kernel comes near
 
@@ -70,7 +70,7 @@ def _believe(status: os.stat_result, name: str, any_owner: bool) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes], mode: int) -> None:
-    """Write files into an empty folder, and wait until the disk has them.
+    """Write files into an empty folder; the disk need not have them yet.
 
     Raises
     ------
@@ -82,9 +82,26 @@ def write_files(folder: Path, files: Mapping[str, bytes], mode: int) -> None:
         descriptor = os.open(folder / name, flags, mode)
         with open(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
+
+
+def sync_files(folder: Path) -> None:
+    """Wait until the disk has the files of an entry, and its name in the folder above.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there any more.
+    OSError
+        If the disk refuses.
+    """
+    for name in FILES:
+        descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     sync(folder)
+    sync(folder.parent)
 
 
 def sync(folder: Path) -> None:

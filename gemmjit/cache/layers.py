@@ -70,6 +70,10 @@ class Layers:
         self.user.keep_within(max_bytes())
         return True
 
+    def settle(self) -> bool:
+        """Wait until the disk has what was published; return whether it has."""
+        return self.user is None or self.user.settle()
+
     def lock(self, key: Key) -> AbstractContextManager[bool]:
         """Return a context that holds the lock of a kernel, if there is one to hold."""
         return nullcontext(False) if self.user is None else self.user.lock(key)

@@ -255,6 +255,11 @@ def _import(arguments: argparse.Namespace) -> int:
                 f"cache: expected a directory that can be written; got {user.root}, which keeps "
                 f"{new} of the kernels. Make room, or choose another with --cache-dir"
             )
+    if not user.settle():
+        raise CacheError(
+            f"cache: expected a disk that keeps what is written; got {user.root}, whose disk "
+            "refuses to. Choose another with --cache-dir"
+        )
     for memo in memos:
         user.remember(memo.digest, memo.key)
     if arguments.json:

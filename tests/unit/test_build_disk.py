@@ -128,7 +128,7 @@ def test_a_slow_directory_costs_its_time_once_and_nothing_else(place, monkeypatc
 
         return call
 
-    for name in ("read_files", "write_files", "sync"):
+    for name in ("read_files", "write_files"):
         monkeypatch.setattr(store, name, slowly(getattr(store, name)))
     started = time.perf_counter()
     build(Tiny())
