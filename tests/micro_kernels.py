@@ -128,14 +128,7 @@ def _wgmma(target: Arch, n: int, kind: str, a: int, b: int, add: int, whole: boo
         "start": floats(rng, 128 * n // 2, whole),
         "out": guarded(128 * n // 2),
     }
-    values = (
-        ("mma_type", kind),
-        ("block_n", n),
-        ("a_transposed", a),
-        ("b_transposed", b),
-        ("paired", False),
-        ("narrow_n", 0),
-    )
+    values = (("mma_type", kind), ("block_n", n), ("a_transposed", a), ("b_transposed", b))
     spec = MicroSpec("wgmma.cu.j2", target, values, threads=128, smem_bytes=64 * 128 + n * 128)
     arguments = (*pointers("in", "start", "out"), Scalar(I32, add))
     return Micro(name, spec, arrays, arguments)

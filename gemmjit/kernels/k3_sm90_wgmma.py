@@ -94,8 +94,6 @@ class K3(Kernel):
             "d_by_tma": "true" if variant.d_by_tma else "false",
             "a_transposed": 0 if variant.a_k_major else 1,
             "b_transposed": 0 if variant.b_k_major else 1,
-            "paired": _pairs(variant),
-            "narrow_n": _narrow_n(config, variant),
             "smem_bytes": self.smem_bytes(config, variant),
             "mma_type": variant.in_dtype.short,
         }
@@ -142,7 +140,8 @@ class K3(Kernel):
         row_bytes = problem.n // problem.chain.folds * itemsize
         return {
             "a_blocked": s.ak != 1 and problem.form == "ragged_k" and problem.m % 64 == 0,
-            "b_blocked": s.bk != 1 and problem.chain.gate != "split" and problem.n % 64 == 0,
+            "b_blocked": s.bk != 1
+            and problem.n // _regions(problem) % _b_chunk(problem, config) == 0,
             "d_by_tma": (
                 s.dn == 1
                 and row_bytes % 16 == 0
@@ -161,9 +160,9 @@ class K3(Kernel):
 
         Ragged M: A ``(K, M)`` in boxes of 64 rows. B ``(K, N, G)`` if K-major; else
         ``(64, K, N / 64, G)`` in one box a stage, or ``(N, K, G)`` in chunks of 64 columns; of
-        gates, and behind them their factors, ``(N / 2, K, 2, G)`` in pairs of chunks, and where
-        half a tile is no multiple of 64 columns, once more, in pairs of 32. D ``(N, 64, M + 1)``,
-        the last two both by rows and from 64 rows before D on.
+        gates, and behind them their factors, ``(64, K, N / 128, 2, G)``, and 32 instead of 64
+        where half a tile is an odd number of 32 columns. D ``(N, 64, M + 1)``, the last two both by
+        rows and from 64 rows before D on.
 
         Ragged K: A ``(64, 64, M / 64, rows)`` in one box a stage, or ``(M, 64, rows)`` in chunks of
         64 columns, rows twice; B likewise with N. D ``(N, M, G)``.
@@ -175,12 +174,10 @@ class K3(Kernel):
             s = problem.strides
             map_a = _ragged_load(problem, problem.m, s.ak, config.block_m, variant.a_blocked)
             map_b = _ragged_load(problem, problem.n, s.bk, config.block_n, variant.b_blocked)
-        # Where D is not stored by TMA, nothing reads its parameter.
-        store = _store(problem) if variant.d_by_tma else OperandMap("mat_a", map_a)
-        maps = OperandMap("mat_a", map_a), OperandMap("mat_b", map_b), store
-        if not _narrow_n(config, variant):
-            return maps
-        return (*maps, OperandMap("mat_b", _pairs_load(problem, config, 32)))
+        loads = OperandMap("mat_a", map_a), OperandMap("mat_b", map_b)
+        if not variant.d_by_tma:
+            return (*loads, OperandMap("mat_a", map_a))  # a parameter that nothing reads
+        return (*loads, _store(problem))
 
     def _ragged_m_loads(
         self, problem: Problem, config: Sm90WgmmaConfig, variant: Variant
@@ -194,8 +191,6 @@ class K3(Kernel):
             swizzle=Swizzle.BYTES_128,
             l2_promotion=L2Promotion.BYTES_128,
         )
-        if _pairs(variant):
-            return map_a, _pairs_load(problem, config, 64)
         if not variant.b_k_major:
             return map_a, _n_major_load(problem, config, variant.b_blocked)
         halves = halves_map(problem, variant.b_k_major, config.block_n)
@@ -237,50 +232,41 @@ class K3(Kernel):
         )
 
 
-def _pairs(variant: Variant) -> bool:
-    """Return whether a tile takes B in pairs of chunks: gates, and then their factors."""
-    return variant.chain.gate == "split" and not variant.b_k_major
+def _regions(problem: Problem) -> int:
+    """Return the parts of an N-major B from which a tile takes columns: gates, and factors."""
+    return 2 if problem.chain.gate == "split" else 1
 
 
-def _narrow_n(config: Sm90WgmmaConfig, variant: Variant) -> int:
-    """Return the columns of the pair that is narrower than the others, or 0."""
-    return 64 if _pairs(variant) and config.block_n % 128 else 0
-
-
-def _pairs_load(problem: Problem, config: Sm90WgmmaConfig, chunk: int) -> TensorMap:
-    """Return the map of an N-major B in pairs of chunks, each of `chunk` columns."""
-    s, itemsize = problem.strides, problem.in_dtype.itemsize
-    row = tma_stride(s.bk, problem.k, problem.n)
-    group = tma_stride(s.bg, problem.num_groups, row * problem.k)
-    return TensorMap(
-        element_type=element_type_of(problem.in_dtype),
-        dims=(problem.columns, problem.k, 2, problem.num_groups),
-        strides=(row * itemsize, problem.columns * itemsize, group * itemsize),
-        box=(chunk, config.block_k, 2, 1),
-        swizzle=Swizzle.of_bytes(chunk * itemsize),
-        l2_promotion=L2Promotion.BYTES_128,
-    )
+def _b_chunk(problem: Problem, config: Config) -> int:
+    """Return the columns of a chunk of an N-major B; a tile takes whole ones of each region."""
+    return 32 if config.block_n // _regions(problem) % 64 else 64
 
 
 def _n_major_load(problem: Problem, config: Sm90WgmmaConfig, blocked: bool) -> TensorMap:
-    """Return the map of another N-major B in the ragged-M form."""
+    """Return the map of an N-major B in the ragged-M form."""
     s, itemsize = problem.strides, problem.in_dtype.itemsize
+    regions, chunk = _regions(problem), _b_chunk(problem, config)
+    columns = problem.n // regions
     row = tma_stride(s.bk, problem.k, problem.n)
     group = tma_stride(s.bg, problem.num_groups, row * problem.k) * itemsize
     row *= itemsize
     dims: tuple[int, ...] = (problem.n, problem.k, problem.num_groups)
     strides: tuple[int, ...] = (row, group)
-    box: tuple[int, ...] = (64, config.block_k, 1)
+    box: tuple[int, ...] = (chunk, config.block_k, 1)
     if blocked:
-        dims = (64, problem.k, problem.n // 64, problem.num_groups)
-        strides = (row, 128, group)
-        box = (64, config.block_k, config.block_n // 64, 1)
+        dims = (chunk, problem.k, columns // chunk, problem.num_groups)
+        strides = (row, chunk * itemsize, group)
+        box = (chunk, config.block_k, config.block_n // regions // chunk, 1)
+    if blocked and regions > 1:
+        dims = (*dims[:3], regions, problem.num_groups)
+        strides = (*strides[:2], columns * itemsize, group)
+        box = (*box[:3], regions, 1)
     return TensorMap(
         element_type=element_type_of(problem.in_dtype),
         dims=dims,
         strides=strides,
         box=box,
-        swizzle=Swizzle.BYTES_128,
+        swizzle=Swizzle.of_bytes(chunk * itemsize),
         l2_promotion=L2Promotion.BYTES_128,
     )
 

@@ -1,24 +1,28 @@
 // The producer of k3: one thread that loads slices of A and B into the ring of stages.
 
-// A tile of two halves comes from columns n0 / 2 on of the gates, and of their factors, which the map has
-// in a dimension of their own. `narrow` is the map of the narrow pair of chunks.
-__device__ __forceinline__ void load_b(u32 smem_b, const TensorMap* map, const TensorMap* narrow,
-                                       u32 full, int k, int n0, int group, u64 policy) {
+// A tile of two halves comes from columns n0 / 2 on of the gates, and of their factors. Of a K-major B
+// the map has both in a dimension of their own, as it has of an N-major one that comes in one box.
+__device__ __forceinline__ void load_b(u32 smem_b, const TensorMap* map, u32 full, int k, int n0,
+                                       int group, int dim_n, u64 policy) {
   if constexpr (B_K_MAJOR && HALVES) {
     if constexpr (B_EVICT_FIRST) {
       tma_load_4d_hint(smem_b, map, full, k, n0 / 2, 0, group, policy);
     } else {
       tma_load_4d(smem_b, map, full, k, n0 / 2, 0, group);
     }
-  } else if constexpr (PAIRED) {
+  } else if constexpr (HALVES && B_BLOCKED) {
+    if constexpr (B_EVICT_FIRST) {
+      tma_load_5d_hint(smem_b, map, full, 0, k, n0 / 2 / B_CHUNK, 0, group, policy);
+    } else {
+      tma_load_5d(smem_b, map, full, 0, k, n0 / 2 / B_CHUNK, 0, group);
+    }
+  } else if constexpr (HALVES) {
+    constexpr int HALF = BLOCK_N / 2 / B_CHUNK;
 #pragma unroll
-    for (int n = 0; n < BLOCK_N / 2; n += 64) {
-      const TensorMap* own = n < WIDE_N / 2 ? map : narrow;
-      if constexpr (B_EVICT_FIRST) {
-        tma_load_4d_hint(smem_b + n * 256, own, full, n0 / 2 + n, k, 0, group, policy);
-      } else {
-        tma_load_4d(smem_b + n * 256, own, full, n0 / 2 + n, k, 0, group);
-      }
+    for (int c = 0; c < HALF; ++c) {
+      const int n = n0 / 2 + c * B_CHUNK;
+      tma_load_3d(smem_b + c * B_CHUNK * 128, map, full, n, k, group);
+      tma_load_3d(smem_b + (HALF + c) * B_CHUNK * 128, map, full, n + dim_n / 2, k, group);
     }
   } else if constexpr (B_K_MAJOR) {
     if constexpr (B_EVICT_FIRST) {
@@ -57,8 +61,7 @@ __device__ __forceinline__ void load_ragged(u32 to, const TensorMap* map, u32 fu
 }
 
 __device__ __forceinline__ void produce(const Arguments& args, const TensorMap* map_a,
-                                        const TensorMap* map_b, const TensorMap* map_narrow,
-                                        u32 base) {
+                                        const TensorMap* map_b, u32 base) {
   const u64 policy = B_EVICT_FIRST ? l2_evict_first() : 0;
   StageRing stages;
   SlotRing slots;
@@ -78,7 +81,7 @@ __device__ __forceinline__ void produce(const Arguments& args, const TensorMap* 
         for (int i = 0; i < BOXES_M; ++i) {
           if (i < boxes) tma_load_2d(a + i * BOX_BYTES, map_a, full, k, tile.m0 + i * ROWS);
         }
-        load_b(a + A_BYTES, map_b, map_narrow, full, k, tile.n0, tile.group, policy);
+        load_b(a + A_BYTES, map_b, full, k, tile.n0, tile.group, args.dim_n, policy);
       } else {
         const int rows = min_int(ROWS, tile.k_count - k);
         mbarrier_arrive_expect_tx(full, STAGE_BYTES);

@@ -8,8 +8,7 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 // Steps of K in a stage, and the bytes from one to the next: part of a row, or 16 rows of a chunk.
 constexpr int K_STEPS = BLOCK_K / 16;
 constexpr u32 A_STEP = A_K_MAJOR ? 32 : 2048;
-constexpr u32 B_STEP = B_K_MAJOR ? 32 : 2048;
-constexpr u32 NARROW_STEP = 1024;   // 16 rows of 64 bytes
+constexpr u32 B_STEP = B_K_MAJOR ? 32 : B_CHUNK * 32;
 
 // Steps that are written out. Each statement of wgmma costs ptxas 5 to 8 ms, so that fprop and dgrad loop
 // over the steps: a tile of 128 x 192 compiles in 240 ms instead of 280, and is as fast (five products
@@ -20,18 +19,16 @@ constexpr int UNROLLED_STEPS = FORM == FORM_RAGGED_M ? 1 : K_STEPS;
 // Issues the product of one stage with the first VALID of a consumer's blocks, K_STEPS / UNROLLED groups
 // of wgmma. The last rows of a group share one statement.
 template <int VALID, int UNROLLED>
-__device__ __forceinline__ void multiply_stage(WgmmaDescriptor a, WgmmaDescriptor b,
-                                               WgmmaDescriptor narrow) {
+__device__ __forceinline__ void multiply_stage(WgmmaDescriptor a, WgmmaDescriptor b) {
 #pragma unroll 1
   for (int group = 0; group < K_STEPS / UNROLLED; ++group) {
     wgmma_fence();   // without one in the loop, ptxas would wait for each wgmma
 #pragma unroll
     for (int s = 0; s < UNROLLED; ++s) {
-      wgmma_m64k16<0>(a, b, narrow);
-      if constexpr (VALID > 1) wgmma_m64k16<1>(a.behind(BLOCK_STEP * BOX_BYTES), b, narrow);
+      wgmma_m64k16<0>(a, b);
+      if constexpr (VALID > 1) wgmma_m64k16<1>(a.behind(BLOCK_STEP * BOX_BYTES), b);
       a = a.behind(A_STEP);
       b = b.behind(B_STEP);
-      narrow = narrow.behind(NARROW_STEP);
     }
     wgmma_commit();
   }
@@ -51,12 +48,11 @@ __device__ __forceinline__ void multiply(int valid, u32 base, StageRing& stages,
     const WgmmaDescriptor a = wgmma_descriptor(a_box, A_K_MAJOR ? 16 : BOX_BYTES, 1024);
     const WgmmaDescriptor b = B_K_MAJOR
         ? wgmma_descriptor(b_box, 16, 1024)
-        : wgmma_descriptor(b_box, BOX_BYTES, 1024);
-    const WgmmaDescriptor narrow = wgmma_descriptor<64>(b_box + WIDE_N * 128, BOX_BYTES / 2, 512);
+        : wgmma_descriptor<B_CHUNK * 2>(b_box, B_CHUNK * 128, B_CHUNK * 16);
     if (valid >= BLOCKS) {
-      multiply_stage<BLOCKS, UNROLLED_STEPS>(a, b, narrow);
+      multiply_stage<BLOCKS, UNROLLED_STEPS>(a, b);
     } else if (PINGPONG || valid > 0) {
-      multiply_stage<1, 1>(a, b, narrow);
+      multiply_stage<1, 1>(a, b);
     } else {
       sync_consumer(consumer);   // as no wgmma keeps the four warps together, see below
     }
