@@ -8,11 +8,11 @@
     <root>/v1/.tmp/     entries being written, and those being removed
     <root>/v1/.locks/   one file a kernel; see `gemmjit.cache.locks`
 
-An entry is written aside and renamed into place, so that no process sees part of one; whoever loses
-a race keeps the bytes that it has. An entry is believed only after its checksums. The disk has it
-when the system writes it there, or when `settle` returns: what a machine that lost its power kept of
-it is damaged, and compiled again. To wait for the disk took 70 ms a kernel (a virtual machine with
-an H200, 2026-11-30), within a call.
+An entry is written aside and renamed into place, so that no process sees part of one; whoever
+loses a race keeps the bytes that it has. An entry is believed only after its checksums. The disk
+has it when the system writes it there, or when `settle` returns: what a machine that lost its
+power kept of it is damaged, and compiled again. To wait for the disk took some 10 ms a kernel,
+within a call (a virtual machine with an H200, 2026-11-30).
 Trouble with the directory never reaches a caller of `load` and `publish`: it costs one warning.
 """
 

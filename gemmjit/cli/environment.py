@@ -27,7 +27,6 @@ REQUIRED = (
     ("jinja2", ">=3.1", "jinja2"),
     ("numpy", ">=2.0", "numpy"),
     ("platformdirs", ">=4.3", "platformdirs"),
-    ("filelock", ">=3.16", "filelock"),
     ("ml-dtypes", ">=0.5", "ml_dtypes"),
 )
 

@@ -8,7 +8,7 @@ from epilogue_cases import TILES, check, epilogue_cases
 from makers import NumpyMaker
 
 import gemmjit
-from gemmjit import RowScale, SwiGLU
+from gemmjit import RowScale, Sm90WgmmaConfig, SwiGLU
 from gemmjit.emulator import emulating
 
 CASES = epilogue_cases()
@@ -66,6 +66,29 @@ def test_swiglu_at_its_ends(monkeypatch, executor):
             assert np.isnan(value), gate
         else:
             assert value == pytest.approx(expected, abs=1e-7), gate
+
+
+@pytest.mark.parametrize("n", [16, 208, 272, 400])
+@pytest.mark.parametrize("block_n", [64, 128, 192, 256])
+def test_pairs_of_chunks_take_the_columns_that_rows_of_a_k_major_b_hold(block_n, n):
+    rng = np.random.default_rng(n)
+    # Sums of these are exact, in whatever order.
+    a = (rng.integers(-3, 4, (140, 80)) / 4).astype(np.float16)
+    b = (rng.integers(-3, 4, (3, 80, n)) / 4).astype(np.float16)
+    steps = {
+        "offs": [75, 75, 130],
+        "bias": rng.standard_normal((3, n)).astype(np.float16),
+        "epilogue": (SwiGLU("split"), RowScale(rng.standard_normal(140).astype(np.float32))),
+        "config": Sm90WgmmaConfig(
+            block_m=128, block_n=block_n, num_stages=2, pingpong=block_n < 256
+        ),
+    }
+    k_major = b.transpose(0, 2, 1).copy().transpose(0, 2, 1)
+    with emulating("eager", unwaited_stores="error", num_sms=2):
+        got = gemmjit.grouped_mm(a, b, **steps)
+        want = gemmjit.grouped_mm(a, k_major, **steps)
+    assert np.count_nonzero(got[:130]) > 0.9 * 130 * n // 2  # gates far below zero give zeros
+    assert np.array_equal(got, want)
 
 
 @pytest.mark.parametrize("kernel", TILES)

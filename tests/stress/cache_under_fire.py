@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import fcntl
 import hashlib
 import json
 import logging
@@ -35,8 +36,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import filelock
 
 from gemmjit import templating
 from gemmjit.arch import Arch
@@ -146,12 +145,12 @@ def without_locks(work: Callable[[], dict[str, object]]) -> dict[str, object]:
     def refuse(*arguments: object, **more: object) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
 
-    real = filelock.FileLock.acquire
-    filelock.FileLock.acquire = refuse
+    real = fcntl.flock
+    fcntl.flock = refuse
     try:
         return work()
     finally:
-        filelock.FileLock.acquire = real
+        fcntl.flock = real
 
 
 def with_late_visibility(work: Callable[[], dict[str, object]]) -> dict[str, object]:

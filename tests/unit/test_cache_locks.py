@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
-import filelock
 import pytest
 from cache_makers import make, warnings
 
@@ -60,12 +62,12 @@ def test_br117_a_lock_that_is_held_for_too_long_is_told(store, caplog):
     assert "another process has held the lock" in warnings(caplog)[0]
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOLCK, "none"), NotImplementedError("none")])
-def test_a_file_system_without_locks_costs_one_warning(store, monkeypatch, caplog, error):
-    def acquire(*arguments, **more):
-        raise error
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_costs_one_warning(store, monkeypatch, caplog, number):
+    def flock(descriptor, how):
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
+    monkeypatch.setattr(fcntl, "flock", flock)
     for source in ("a", "b"):
         with store.lock(make(source).key) as locked:
             assert not locked
@@ -77,3 +79,42 @@ def test_an_error_under_the_lock_is_not_hidden(store):
         raise ZeroDivisionError
     with store.lock(make().key, timeout_seconds=0.05) as locked:
         assert locked
+
+
+def test_a_process_that_was_forked_under_the_lock_does_not_keep_it(store):
+    key = make().key
+    with store.lock(key):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        with store.lock(key, timeout_seconds=0.05) as locked:
+            assert locked
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_lock_file_that_is_a_link_is_not_followed(store, tmp_path, caplog):
+    key = make().key
+    with store.lock(key):
+        pass
+    (path,) = (store.root / "v1" / ".locks").iterdir()
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with store.lock(key) as locked:
+        assert not locked
+    assert not (tmp_path / "elsewhere").exists()
+    assert len(warnings(caplog)) == 1
+
+
+def test_waiting_takes_no_longer_than_the_holder(store):
+    key = make().key
+    holder = store.lock(key)
+    holder.__enter__()
+    threading.Timer(0.2, holder.__exit__, (None, None, None)).start()
+    started = time.monotonic()
+    with store.lock(key) as locked:
+        assert locked
+    assert 0.15 < time.monotonic() - started < 5

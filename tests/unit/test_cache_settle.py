@@ -74,7 +74,7 @@ def test_a_disk_that_refuses_costs_one_warning(store, monkeypatch, caplog):
 def test_prewarming_waits(place, synced):
     (outcome,) = prewarm([Tiny()])
     assert outcome.status == "compiled"
-    assert FILES <= set(synced)
+    assert set(synced) >= FILES
 
 
 def test_prewarming_fails_where_the_disk_refuses(place, monkeypatch):
@@ -93,5 +93,5 @@ def test_an_import_waits(store, tmp_path, synced, capsys):
     assert main(["cache", "export", file, "--cache-dir", str(store.root)]) == 0
     synced.clear()
     assert main(["cache", "import", file, "--cache-dir", str(other.root)]) == 0
-    assert FILES <= set(synced)
+    assert set(synced) >= FILES
     assert len(list(other.entries())) == 1

@@ -156,7 +156,7 @@ def test_versions_are_compared_as_numbers(version, wanted, expected):
     assert environment.satisfies(version, wanted) is expected
 
 
-@pytest.mark.parametrize("package", ["jinja2", "numpy", "filelock", "platformdirs", "ml_dtypes"])
+@pytest.mark.parametrize("package", ["jinja2", "numpy", "platformdirs", "ml_dtypes"])
 def test_doctor_runs_where_a_package_is_broken(package):
     """What is installed but cannot be imported is reported, by name and with its mend."""
     code = (
