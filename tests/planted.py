@@ -232,9 +232,7 @@ _K2 = bugs_of(K2_FILES, "k2", {
 
 _FULL = "    mbarrier_wait(full_barrier(barriers, stages), stages.parity);\n"
 _BYTES = "mbarrier_arrive_expect_tx(full, boxes * BOX_BYTES + B_BYTES);"
-BOX_FREE = (
-    "    if (!READS_D && ONE_BARRIER && leader) bulk_wait_read<max_int(STORE_BOXES - 2, 0)>();\n"
-)
+BOX_FREE = "    if (!READS_D && ONE_BARRIER && leader) bulk_wait_read<max_int(PLACES - 2, 0)>();\n"
 BEFORE_STORE = BOX_FREE + "    sync_consumer(consumer);\n"
 _TURN = "      mbarrier_wait(own_turn, (number / CONSUMERS + 1 - consumer) & 1);\n"
 _PRODUCTS_DONE = "  wgmma_wait<IN_FLIGHT * K_STEPS / UNROLLED>();\n"
@@ -321,8 +319,8 @@ _K3 = bugs_of(K3_FILES, "k3 cooperative", {
         "    wgmma_wait<0>();\n", "", (VALUES, RACE, ADVISORY),
     ),
     "both consumers store through one box": (
-        "base + STORES + (consumer * STORE_BOXES + place) * BOX_BYTES;",
-        "base + STORES + place * BOX_BYTES;", (VALUES, RACE),
+        "base + STORES + consumer * STORE_BOXES * BOX_BYTES + place * PLACE_BYTES;",
+        "base + STORES + place * PLACE_BYTES;", (VALUES, RACE),
     ),
     "one barrier for both consumers": (
         '"r"(1 + consumer)', '"r"(1)', (VALUES, RACE, LOCK, BARRIER),

@@ -9,19 +9,19 @@ _READ = "  bulk_wait_read<1>();\n"
 
 STORE_BUGS = bugs_of(K3_FILES, "k3 wide", {
     "a box is overwritten while its store reads it": (
-        "      if (leader) bulk_wait_read<STORE_BOXES - 1>();\n", "", (VALUES, RACE),
+        "      if (leader) bulk_wait_read<PLACES - 1>();\n", "", (VALUES, RACE),
     ),
     "no barrier behind that wait": (
         "      sync_consumer(consumer);\n    }\n", "    }\n", (VALUES, RACE),
     ),
 }) | bugs_of(K3_FILES, "k3 tall", {
     "two boxes, and a wait for one": (
-        "bulk_wait_read<STORE_BOXES - 1>();", "bulk_wait_read<STORE_BOXES>();", (VALUES, RACE),
+        "bulk_wait_read<PLACES - 1>();", "bulk_wait_read<PLACES>();", (VALUES, RACE),
     ),
 }) | bugs_of(K3_FILES, "k3 boxes", {
     "one barrier a box, and the next box is not waited for": (BOX_FREE, "", (VALUES, RACE)),
     "one barrier a box, and a wait for one store too few": (
-        "STORE_BOXES - 2, 0)", "STORE_BOXES - 1, 0)", (VALUES, RACE),
+        "PLACES - 2, 0)", "PLACES - 1, 0)", (VALUES, RACE),
     ),
     "no barrier a box": (BEFORE_STORE, BOX_FREE, (VALUES, RACE)),
 }) | bugs_of(K3_FILES, "k3 boxes", case="sum", rows={

@@ -69,7 +69,7 @@ struct StorePlace {
 // With three boxes and more, the barrier that ends the filling of one also says that the next is free:
 // one barrier a box instead of two. In ping-pong, wgrad of 256 rows a group took 186 us so, 194 us
 // otherwise; cooperative tiles took 1 % longer (H200, 2026-11-30).
-constexpr bool ONE_BARRIER = PINGPONG && STORE_BOXES >= 3;
+constexpr bool ONE_BARRIER = PINGPONG && PLACES >= 3;
 
 // Fills a store box with chunk `c` of the tile; READS_D: adds it to what the box holds.
 __device__ __forceinline__ void fill_box(u32 box, const float* acc, int c, const StorePlace& place,
@@ -132,12 +132,12 @@ __device__ __forceinline__ void store_by_tma(const Arguments& args, const float 
     if constexpr (READS_D) {
       mbarrier_wait(loaded_barrier(base, consumer, boxes.place), boxes.parity);
     } else if (!ONE_BARRIER) {
-      if (leader) bulk_wait_read<STORE_BOXES - 1>();
+      if (leader) bulk_wait_read<PLACES - 1>();
       sync_consumer(consumer);
     }
     fill_box(box, acc, c, place, lane);
     fence_async_smem();
-    if (!READS_D && ONE_BARRIER && leader) bulk_wait_read<max_int(STORE_BOXES - 2, 0)>();
+    if (!READS_D && ONE_BARRIER && leader) bulk_wait_read<max_int(PLACES - 2, 0)>();
     sync_consumer(consumer);
     if (leader) {
       // NOTE: no condition on dim_n here, the TMA unit drops such a box by itself. Under that
