@@ -90,11 +90,7 @@ class ElementType(IntEnum):
 
 
 _BITS = dict(
-    zip(
-        ElementType,
-        (8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6),
-        strict=True,
-    )
+    zip(ElementType, (8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6), strict=True)
 )
 _FLOATS = frozenset(ElementType(v) for v in range(6, 13))
 
@@ -239,9 +235,14 @@ class TensorMap:
         return math.prod(self.counts) * self.element_type.bits // 8
 
     @property
+    def row_pitch(self) -> int:
+        """Bytes from a row of the box to the next in shared memory: no less than the swizzle."""
+        return max(self.counts[0] * self.element_type.smem_bits // 8, self.swizzle.span)
+
+    @property
     def smem_bytes(self) -> int:
-        """Bytes of shared memory that one box takes."""
-        return math.prod(self.counts) * self.element_type.smem_bits // 8
+        """Bytes of shared memory that one box spans, gaps between its rows included."""
+        return math.prod(self.counts[1:]) * self.row_pitch
 
 
 _Rule = tuple[bool, str, str, object]  # whether it holds, field, expected, got
@@ -314,14 +315,10 @@ def _box_rules(t: TensorMap) -> Iterator[_Rule]:
         yield fits, "box[0]", f"at most {span} bytes under swizzle {t.swizzle.name}", got
 
 
+_U4_SWIZZLES = (Swizzle.NONE, Swizzle.BYTES_128, Swizzle.BYTES_128_ATOM_32)
 _PADDED_SWIZZLES = {
-    ElementType.U4X16_ALIGN16B: (Swizzle.NONE, Swizzle.BYTES_128, Swizzle.BYTES_128_ATOM_32),
-    ElementType.U6X16_ALIGN16B: (
-        Swizzle.NONE,
-        Swizzle.BYTES_128,
-        Swizzle.BYTES_128_ATOM_32,
-        Swizzle.BYTES_128_ATOM_64,
-    ),
+    ElementType.U4X16_ALIGN16B: _U4_SWIZZLES,
+    ElementType.U6X16_ALIGN16B: (*_U4_SWIZZLES, Swizzle.BYTES_128_ATOM_64),
 }
 
 

@@ -63,7 +63,7 @@ _SMALLEST = {"bfloat16": 2.0**-126, "float16": 2.0**-25, "float32": 2.0**-126}
 
 @dataclass(frozen=True)
 class EpilogueCase:
-    """One kernel, epilogue and set of types."""
+    """One kernel, epilogue and set of types; `into`: the result has the layout `out`."""
 
     epilogue: str
     config: Config
@@ -74,10 +74,12 @@ class EpilogueCase:
     n: int = 144
     bias: Layout = PLAIN
     into: bool = False
+    out: Layout = PADDED
 
     def __str__(self) -> str:
         parts = [self.config.kernel, str(self.config), self.epilogue, self.dtype, self.out_dtype]
-        return "-".join([*parts, self.b.name, self.bias.name, "into" if self.into else "fresh"])
+        into = "fresh" if not self.into else "into" if self.out is PADDED else self.out.name
+        return "-".join([*parts, self.b.name, self.bias.name, into])
 
 
 def epilogue_cases() -> list[EpilogueCase]:
@@ -190,7 +192,7 @@ def check(maker: Maker, case: EpilogueCase) -> None:
 
     if chain.accumulates or case.into:
         start = integers(want.shape, seed=5)
-        out = target.out(start, PADDED if case.into else PLAIN, case.out_dtype)
+        out = target.out(start, case.out if case.into else PLAIN, case.out_dtype)
         target.grouped_mm(
             placed_a, placed_b, ends, out=out, accumulate=chain.accumulates, **keywords
         )

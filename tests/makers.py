@@ -102,8 +102,10 @@ class Placed:
         strides = layout.strides(shape)
         itemsize = NUMPY_DTYPES[dtype].itemsize
         reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n > 0)
-        self._start = _GUARD + layout.offset
-        self._before = np.full(self._start + reach + 1 + _GUARD, poison).astype(NUMPY_DTYPES[dtype])
+        self._start = maker.guard + layout.offset
+        self._before = np.full(self._start + reach + 1 + maker.guard, poison).astype(
+            NUMPY_DTYPES[dtype]
+        )
         self._shape, self._strides = shape, tuple(s * itemsize for s in strides)
         self._reversed = _axis(layout.reversed_axis, shape)
         target, source = self._view(self._before), np.asarray(values, np.float64)
@@ -164,6 +166,7 @@ class Maker:
     name: str
     on_gpu: bool = False
     has_negative_strides: bool = True
+    guard: int = _GUARD  # 0: what is placed ends where its last element does
 
     def upload(self, flat: np.ndarray) -> Any:
         """Return a one-dimensional array with these elements."""

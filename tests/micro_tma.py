@@ -59,10 +59,10 @@ class _Tensor:
         for axis, values in enumerate(choices):
             for value in values:
                 found.append(tuple(value if i == axis else c[1] for i, c in enumerate(choices)))
-        # All corners: across both ends of every dimension at once, where a box has two elements.
+        # All corners: across both ends of every dimension at once, where a box has two places.
         corners = [
-            (c[4 if lowest < 0 and b > 1 else 1], c[-4])
-            for c, b in zip(choices, self.box, strict=True)
+            (c[4 if lowest < 0 and box > (1 if axis else _START_GRID) else 1], c[-4])
+            for axis, (c, box) in enumerate(zip(choices, self.box, strict=True))
         ]
         found += itertools.product(*corners)
         rows = np.zeros((len(found), 4), np.int32)
@@ -82,6 +82,24 @@ def _rank_4(inner: int) -> _Tensor:
     return _Tensor((64, 20, 3, 2), (448, 128, 8960), (inner, 8, 2, 1))
 
 
+#: Boxes whose rows are narrower than the swizzle: name, swizzle, box.
+_NARROW = (
+    ("64-byte rows", 128, (32, 16)),
+    ("32-byte rows", 128, (16, 16)),
+    ("16-byte rows", 128, (8, 16)),
+    ("32-byte rows", 64, (16, 16)),
+    ("16-byte rows", 64, (8, 16)),
+    ("16-byte rows", 32, (8, 16)),
+    ("64-byte rows", 128, (32, 2, 8)),
+)
+
+
+def _narrow(box: tuple[int, ...]) -> _Tensor:
+    if len(box) == 2:
+        return _Tensor((70, 50), (160,), box)
+    return _Tensor((70, 20, 12), (144, 3072), box)
+
+
 #: As k3 sees the rows of a ragged contraction, and of a ragged result.
 _TWICE = _Tensor((72, 64, 40), (144, 144), (64, 64, 1))
 
@@ -91,6 +109,9 @@ def tma_loads(target: Arch) -> Iterator[Micro]:
         tensor = (_rank_2, _rank_3, _rank_4)[rank - 2]((swizzle or 128) // 2)
         hint = int(rank > 2 and swizzle == 128)
         yield _tma_load(target, f"rank {rank}, swizzle {swizzle}", tensor, "bf16", swizzle, hint)
+    for rows, swizzle, box in _NARROW:
+        what = f"rank {len(box)}, swizzle {swizzle}, {rows}"
+        yield _tma_load(target, what, _narrow(box), "bf16", swizzle, 0)
     yield _tma_load(target, "rows twice", _TWICE, "f16", 128, 0)
 
 
@@ -99,14 +120,17 @@ def _tma_load(
 ) -> Micro:
     places = tensor.places(lowest=-1)
     tensor_map = tensor.map(kind, swizzle)
-    size = tensor_map.box_bytes
+    size = tensor_map.smem_bytes
     rng = random_of(what)
     arrays = {
         "tensor": rng.integers(1, 2**16, -(-tensor.nbytes // 2), np.uint16),
         "places": places,
         "out": guarded(len(places) * size // 4),
     }
-    values = (("rank", len(tensor.dims)), ("box_bytes", size), ("hint", hint))
+    values = (
+        ("rank", len(tensor.dims)), ("box_bytes", tensor_map.box_bytes),
+        ("spanned_bytes", size), ("hint", hint),
+    )  # fmt: skip
     spec = MicroSpec("tma_load.cu.j2", target, values, threads=64, smem_bytes=size + 8)
     arguments = (
         TensorMapArgument("tensor", tensor_map), *pointers("places", "out"),

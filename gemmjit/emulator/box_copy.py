@@ -114,6 +114,9 @@ class BoxCopy:
         Bytes that complete on the mbarrier.
     element_type : ElementType
         Decides how loaded values change, see `as_loaded`.
+    shared_range : tuple of int
+        First shared byte that the box spans, and the one after the last: where its rows are
+        narrower than the swizzle, more than what it touches.
     """
 
     runs: NDArray[np.int64]
@@ -125,11 +128,7 @@ class BoxCopy:
     complete: bool
     box_bytes: int
     element_type: ElementType
-
-    @property
-    def shared_range(self) -> tuple[int, int]:
-        """First shared byte that the box touches, and the one after the last."""
-        return int(self.whole.min()) * self.unit, (int(self.whole.max()) + 1) * self.unit
+    shared_range: tuple[int, int]
 
     def write_shared(self, smem: NDArray[np.uint8], data: NDArray[np.uint8], base: int = 0) -> None:
         """Put a loaded box into shared memory, filling what lies outside the tensor.

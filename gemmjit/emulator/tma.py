@@ -13,7 +13,14 @@ is clipped by the element, but a store by 16 bytes: where the tensor ends inside
 lies behind its end there is overwritten with what shared memory holds (bf16, all swizzles; seen on
 2026-11-30). The same is assumed for the other element types, in bytes.
 
-Not here: im2col modes and interleaved layouts (refused).
+Rows that are narrower than the swizzle lie a whole span apart when they are loaded, dimension 1
+fastest. Chunks go where those of a row of the whole span would go, the rest of it is not written,
+and only bytes of the box complete on the mbarrier (H200, driver 580.159.04, 2026-11-30: bf16, rows
+of 64 and 32 bytes under swizzle 128, of 32 under 64 and of 16 under 32, ranks 2 and 3; assumed for
+the other element types, in bytes).
+
+Not here: im2col modes and interleaved layouts; of such narrow rows stores, reductions, gather4,
+scatter4, and the swizzles of 32-byte and 64-byte chunks, of which nothing was seen (all refused).
 """
 
 from __future__ import annotations
@@ -65,12 +72,24 @@ def check_map(tensor_map: TensorMap, base_address: int, arch: str) -> None:
         raise TensorMapFault("tensor map: " + "; ".join(reasons))
     if tensor_map.interleave is not Interleave.NONE:
         raise TensorMapFault("tensor map: interleaved layouts are not emulated")
-    row = tensor_map.box[0] * tensor_map.element_type.smem_bits // 8
-    if tensor_map.swizzle.span > row:
+    if tensor_map.swizzle > Swizzle.BYTES_128:
+        _refuse_narrow_rows(tensor_map, f"swizzle {tensor_map.swizzle.name}")
+
+
+def _row_bytes(tensor_map: TensorMap) -> int:
+    """Bytes of a row in shared memory, padding of 4-bit and 6-bit types included."""
+    return tensor_map.counts[0] * tensor_map.element_type.smem_bits // 8
+
+
+def _refuse_narrow_rows(tensor_map: TensorMap, what: str) -> None:
+    """Raise where rows are narrower than the swizzle, and were not seen with `what`."""
+    row, span = _row_bytes(tensor_map), tensor_map.swizzle.span
+    if row < span:
         raise TensorMapFault(
             f"tensor map: box[0]: a row of {row} bytes is narrower than swizzle "
-            f"{tensor_map.swizzle.name}, and no document says how such rows are spaced; expected "
-            f"{tensor_map.swizzle.span} bytes"
+            f"{tensor_map.swizzle.name}, and how such rows are spaced is in no document and was "
+            f"seen of plain loads under BYTES_32, BYTES_64 and BYTES_128 only, not of {what}; "
+            f"expected {span} bytes"
         )
 
 
@@ -83,14 +102,13 @@ def _payload(tensor_map: TensorMap, unit: int, phase: int) -> Indices:
     """
     counts = tensor_map.counts
     element = tensor_map.element_type
-    row_bytes = counts[0] * element.smem_bits // 8
-    rows = np.arange(prod(counts[1:])) * row_bytes
+    rows = np.arange(prod(counts[1:])) * tensor_map.row_pitch
     if element.is_padded:
         payload = 2 * element.bits  # bytes of 16 elements
         chunks = np.arange(counts[0] // 16) * 16
         row = (chunks[:, None] + np.arange(0, payload, unit)).ravel()
     else:
-        row = np.arange(0, row_bytes, unit)
+        row = np.arange(0, _row_bytes(tensor_map), unit)
     address = swizzled(phase + rows[:, None] + row, tensor_map.swizzle)
     pattern: Indices = (address // unit).reshape(*reversed(counts[1:]), row.size).astype(np.intp)
     pattern.setflags(write=False)
@@ -203,6 +221,7 @@ def _assemble(
         complete=shared.size == whole.size,
         box_bytes=t.box_bytes,
         element_type=t.element_type,
+        shared_range=(smem_address, smem_address + t.smem_bytes),
     )
 
 
@@ -248,8 +267,8 @@ def store_box(
     Raises
     ------
     TensorMapFault
-        If a coordinate is negative (hardware faults), or as `load_box`; or if the element type
-        can only be loaded.
+        If a coordinate is negative (hardware faults), or as `load_box`; if the element type can
+        only be loaded; or if rows are narrower than the swizzle.
     """
     _check_store(tensor_map, coordinates)
     clip = 1 if tensor_map.element_type.is_padded else _STORE_CLIP
@@ -264,6 +283,7 @@ def _check_store(tensor_map: TensorMap, coordinates: Sequence[int]) -> None:
             )
     if tensor_map.element_type is ElementType.U4X16_ALIGN16B:
         raise TensorMapFault("tensor store: U4X16_ALIGN16B can only be loaded")
+    _refuse_narrow_rows(tensor_map, "stores")
 
 
 def gather4(
@@ -296,6 +316,7 @@ def gather4(
         raise TensorMapFault(f"gather4: expected rank 2 and box[1] = 1; got {t.rank}, {t.box}")
     if len(rows) != 4:
         raise TensorMapFault(f"gather4: expected four rows; got {len(rows)}")
+    _refuse_narrow_rows(t, "gather4")
     _check_start(t, (column, 0), smem_address)
     bits = t.element_type.bits
     low, high = (x * bits // 8 for x in _inside(column, 1, t.counts[0], t.dims[0]))

@@ -89,7 +89,9 @@ def test_byte_counts():
     assert six.box_bytes == 96 * 32
     assert six.smem_bytes == 128 * 32
     packed = replace(PADDED, element_type=ElementType.U4X16_ALIGN8B)
-    assert packed.box_bytes == packed.smem_bytes == 64 * 32
+    assert packed.box_bytes == 64 * 32
+    assert packed.smem_bytes == 128 * 32  # rows are narrower than the swizzle
+    assert replace(packed, swizzle=Swizzle.NONE).smem_bytes == 64 * 32
     strided = replace(VALID, element_strides=(4, 3))
     assert strided.counts == (64, 43)  # the first stride is ignored, 128 / 3 rounds up
     assert strided.box_bytes == 64 * 43 * 2
