@@ -32,11 +32,19 @@ _FEW_ROWS = 16
 # Mean rows of a group up to which wgrad counts as short, and from which on as long.
 _SHORT_GROUP = 64
 _LONG_GROUP = 2047
-# The same where its results are of FP32.
+# The same where its results are of FP32, and where it adds to them.
 _SHORT_FP32_GROUP = 256
+_LONG_SUM_GROUP = 1023
 
 #: Mean rows of a group past which the choice can be another one.
-MEAN_ROWS_BOUNDS = (_FEW_ROWS, *_TILE_HEIGHTS, _SHORT_GROUP, _SHORT_FP32_GROUP, _LONG_GROUP)
+MEAN_ROWS_BOUNDS = (
+    _FEW_ROWS,
+    *_TILE_HEIGHTS,
+    _SHORT_GROUP,
+    _SHORT_FP32_GROUP,
+    _LONG_SUM_GROUP,
+    _LONG_GROUP,
+)
 
 # Best of k1's tiles on an H200 (2026-11-29; E=64, K=1024, N=2688): at 256 rows a group 398 us for
 # block_m 128 with four stages, against 412 us with two; at 32 rows a group 117 us for block_m 32
@@ -102,7 +110,9 @@ _LAST_WAVE = 0.5
 # 2913, 3006 / 3245, 2531 / 3070. Added to what is there, 128 x 192 tiles with a fourth store box:
 # 64 rows 570 / 561, 564 / 552, 567 / 556; 256 rows 432 / 423, 429 / 418, 418 / 453; 512 rows 696 /
 # 776, 687 / 773, 741 / 933; 4,096 rows 2845 / 3104, 3199 / 3489, 2683 / 3203, where the TMA unit
-# adds in time on 128 x 192 tiles, 2720 / 2997.
+# adds in time on 128 x 192 tiles, 2720 / 2997. Of 1,024 rows (16 groups, K = N = 4096) 128 x 128
+# tiles that read take 999 / 1058, the TMA unit 979 / 1014; of 2,048 (K = 2048) 906 / 957 and 792 /
+# 866; of 512 1064 / 1123 and 1420 / 1444.
 _K3_MAX_WASTE = 0.04
 _K3_WGRAD_WIDE = Sm90WgmmaConfig(
     block_m=128, block_n=192, num_stages=4, store_boxes=3, order="claimed"
@@ -230,7 +240,7 @@ def _k3_wgrad_config(problem: Problem) -> Sm90WgmmaConfig:
     waste = -problem.n % _K3_WGRAD_WIDE.block_n / max(problem.n, 1)
     mean = _mean_rows(problem)
     if problem.chain.accumulates:
-        adds = mean > _LONG_GROUP and waste <= _K3_MAX_WASTE and _adds_by_tma(problem)
+        adds = mean > _LONG_SUM_GROUP and waste <= _K3_MAX_WASTE and _adds_by_tma(problem)
         return _K3_WIDE if adds else _K3_WGRAD_SQUARE
     if problem.out_dtype == F32:
         short = mean <= _SHORT_FP32_GROUP or waste > _K3_MAX_WASTE

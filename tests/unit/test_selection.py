@@ -107,3 +107,14 @@ def test_wgrad_takes_its_tile_from_mean_rows_and_waste(rows, m, n, tile):
     kernel, config = choose(asked, Arch.parse("sm_90"))
     assert kernel.name == "k3"
     assert (config.block_m, config.block_n) == tile
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "boxes"), [(1023, 4096, 4), (1024, 4096, 1), (1024, 1024, 4)]
+)
+def test_long_sums_are_added_by_tma_where_the_wide_tile_fits(rows, n, boxes):
+    asked = problem(
+        "ragged_k", rows=8 * rows, groups=8, n=n, k=4096, out_dtype="float32", epilogue="accumulate"
+    )
+    _, config = choose(asked, Arch.parse("sm_90"))
+    assert config.store_boxes == boxes  # with one, nothing of D is read
