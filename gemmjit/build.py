@@ -260,15 +260,18 @@ def _build(spec: Spec) -> CompiledKernel:
         if pending is None:
             mine = _pending[key] = Future[CompiledKernel]()
     if pending is not None:
-        return _dressed(pending.result(), spec)
+        error = pending.exception()
+        if error is None or isinstance(error, Exception):
+            return _dressed(pending.result(), spec)
+        return _build(spec)  # the thread that built it was interrupted, not this one
     try:
         kernel = _obtain(spec, source, options, key)
+        _keep(_by_key, key, kernel)
     except BaseException as error:
         with _lock:
             _pending.pop(key, None)
         mine.set_exception(error)
         raise
-    _keep(_by_key, key, kernel)
     with _lock:
         _pending.pop(key, None)
     mine.set_result(kernel)

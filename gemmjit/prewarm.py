@@ -141,7 +141,7 @@ def prewarm(
         if kernel is None:
             missing.append(number)
         else:
-            tell(number, _told(spec, kernel, "present"))
+            tell(number, _one(spec))
     if jobs > 1 and len(missing) >= _WORTH_A_PROCESS:
         _in_processes(specs, missing, jobs, tell)
     else:
@@ -179,7 +179,7 @@ def _one(spec: Spec) -> Outcome:
         kept = layers.find(key, kernel.nvrtc_version, any_version=True) is not None
         if not layers.settle() or not kept:
             raise CacheError(
-                f"{kernel.entry} for {kernel.target} was compiled, but none of the cache "
+                f"{kernel.entry} for {kernel.target} is compiled, but none of the cache "
                 f"directories ({layers.describe()}) could keep it. Choose one with "
                 "GEMMJIT_CACHE_DIR"
             )

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -138,18 +139,18 @@ class Directory:
             self.root.mkdir(mode=0o700, exist_ok=True)
         mode = self._mode(0o700, 0o055)
         path = self._base
-        path.mkdir(mode=mode, exist_ok=True)
+        _make(path, mode)
         for part in relative.split("/"):
             path = path / part
-            path.mkdir(mode=mode, exist_ok=True)
+            _make(path, mode)
         return path
 
     def _mode(self, ours: int, theirs: int) -> int:
         """Return permissions: ours, and of theirs as many as the root gives."""
         return ours | stat.S_IMODE(self.root.stat().st_mode) & theirs
 
-    def _remove(self, path: Path) -> bool:
-        """Move an entry out of sight at once, then delete it."""
+    def _remove(self, path: Path, keeps: Callable[[Path], bool] = lambda aside: False) -> bool:
+        """Move an entry out of sight at once, then delete it, or put it back if `keeps` says so."""
         try:
             aside = self._own(".tmp") / f"{os.getpid()}-{uuid.uuid4().hex}"
             os.rename(path, aside)
@@ -157,6 +158,10 @@ class Directory:
             return True
         except OSError:
             return False
+        if keeps(aside):
+            with suppress(OSError):  # there is another one again
+                os.rename(aside, path)
+                return False
         if aside.is_dir():
             shutil.rmtree(aside, ignore_errors=True)
         else:
@@ -167,3 +172,14 @@ class Directory:
 
     def _folder(self, key: Key) -> Path:
         return self._base / key.target / key.folder
+
+
+def _make(folder: Path, mode: int) -> None:
+    """Create a folder unless it is there."""
+    for last in (False, False, False, True):
+        try:
+            folder.mkdir(mode=mode, exist_ok=True)
+            return
+        except FileExistsError:  # and gone at the second look: an eviction took it, empty
+            if last:
+                raise

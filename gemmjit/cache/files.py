@@ -40,10 +40,23 @@ def read_files(path: Path, *, any_owner: bool) -> dict[str, bytes]:
         if not stat.S_ISDIR(status.st_mode):
             raise DamagedEntryError(f"{place.name} is not a directory")
         _believe(status, place.name, any_owner)
+    # By a descriptor: if another folder takes the name meanwhile, no files of both are mixed.
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _read_all(path, folder, any_owner)
+    finally:
+        os.close(folder)
+
+
+def _read_all(path: Path, folder: int, any_owner: bool) -> dict[str, bytes]:
+    def opener(name: str, flags: int) -> int:
+        # Without waiting, should a pipe lie in the place of a file.
+        return os.open(name, flags | os.O_NONBLOCK, dir_fd=folder)
+
     files = {}
     for name in reversed(FILES):
         try:
-            with open(path / name, "rb", opener=_without_waiting) as file:
+            with open(name, "rb", opener=opener) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise DamagedEntryError(f"{name} is not a file")
@@ -52,15 +65,10 @@ def read_files(path: Path, *, any_owner: bool) -> dict[str, bytes]:
                     raise DamagedEntryError(f"{name} has {status.st_size} bytes")
                 files[name] = file.read()
         except (FileNotFoundError, IsADirectoryError):
-            if not path.is_dir():  # it was evicted while we read
+            if not os.path.samestat(os.fstat(folder), path.stat()):  # it was evicted while we read
                 raise FileNotFoundError(path) from None
             raise DamagedEntryError(f"{name} is missing") from None
     return files
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open so that a pipe in the place of a file is noticed, not waited for."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _believe(status: os.stat_result, name: str, any_owner: bool) -> None:

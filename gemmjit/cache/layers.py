@@ -71,7 +71,7 @@ class Layers:
         return True
 
     def settle(self) -> bool:
-        """Wait until the disk has what was published; return whether it has."""
+        """Wait until the disk has what was published or loaded; return whether it has."""
         return self.user is None or self.user.settle()
 
     def lock(self, key: Key) -> AbstractContextManager[bool]:

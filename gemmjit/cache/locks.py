@@ -15,7 +15,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gemmjit.logs import logger, warn_once
@@ -50,7 +50,8 @@ def held(path: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[bool]
             yield locked
         finally:
             if locked:  # a process that was forked meanwhile holds the descriptor too
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                with suppress(OSError):  # closing releases it as well
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 

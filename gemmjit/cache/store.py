@@ -135,12 +135,13 @@ class Store(Memos):
         except FileNotFoundError:
             return None
         except DamagedEntryError as error:
-            self._discard(path, str(error))
+            self._discard(path, key, str(error))
             return None
         except OSError as error:
             warn_once("cache", ("read", str(self.root)), "%s cannot be read: %s", path, error)
             return None
         if self.writable:
+            self._unsettled.add(path)  # whoever published it may not have waited
             with suppress(OSError):  # a time that is too old costs an eviction at worst
                 os.utime(path)
         return entry
@@ -148,9 +149,17 @@ class Store(Memos):
     def _read(self, path: Path) -> dict[str, bytes]:
         return read_files(path, any_owner=not self.writable)
 
-    def _discard(self, path: Path, reason: str) -> None:
+    def _is_sound(self, path: Path, key: Key) -> bool:
+        try:
+            decode(self._read(path), key)
+        except (OSError, DamagedEntryError):
+            return False
+        return True
+
+    def _discard(self, path: Path, key: Key, reason: str) -> None:
         count("damaged")
-        removed = self.writable and self._remove(path)
+        # Another process may have replaced what was read here.
+        removed = self.writable and self._remove(path, lambda aside: self._is_sound(aside, key))
         warn_once(
             "cache",
             ("damaged", str(path)),
@@ -184,7 +193,7 @@ class Store(Memos):
         return True
 
     def settle(self) -> bool:
-        """Wait until the disk has what was published here; return whether it has."""
+        """Wait until the disk has what was published or loaded here; return whether it has."""
         while self._unsettled:
             try:
                 sync_files(self._unsettled.pop())

@@ -243,10 +243,9 @@ def _import(arguments: argparse.Namespace) -> int:
     for _ in archive.entries():  # all of it is sound, or none of it is taken
         pass
     memos = archive.memos()
-    before = {(one.target, one.folder, one.nvrtc_version) for one in user.entries()}
     new = known = 0
     for entry in archive.entries():
-        if (entry.target, entry.key.folder, entry.nvrtc_version) in before:
+        if user.load(entry.key, entry.nvrtc_version) is not None:  # what is damaged is replaced
             known += 1
         elif user.publish(entry):
             new += 1

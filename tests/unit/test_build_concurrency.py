@@ -63,6 +63,34 @@ def test_threads_that_wait_for_a_failure_get_the_failure_and_leave_nothing_behin
     assert build_module._pending == {}
 
 
+def test_a_thread_that_waits_for_an_interrupted_one_builds_by_itself(compiles, monkeypatch):
+    real, waiting, results = build_module._obtain, threading.Event(), []
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(build_module, "_obtain", real)
+        (pending,) = build_module._pending.values()
+        result = pending.exception
+        monkeypatch.setattr(pending, "exception", lambda: (waiting.set(), result())[1])
+        waiting.wait(10)
+        raise KeyboardInterrupt
+
+    def ask() -> None:
+        try:
+            results.append(build(Tiny()).from_cache)
+        except BaseException as error:
+            results.append(type(error))
+
+    monkeypatch.setattr(build_module, "_obtain", interrupted)
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 2
+    assert set(results) == {KeyboardInterrupt, False}
+    assert build_module._pending == {}
+
+
 def child(queue) -> None:
     try:
         logs.warn_once("build", ("child",), "a warning takes a lock too")

@@ -243,6 +243,18 @@ def test_damage_is_found_before_anything_is_imported(empty_cache, file, capsys):
     assert not list(Store(empty_cache).entries())
 
 
+def test_an_import_mends_what_the_directory_has_damaged(empty_cache, file, capsys):
+    assert cli.main(["cache", "import", str(file)]) == 0
+    store = Store(empty_cache)
+    before = [store.read(one) for one in store.entries()]
+    for part in ("meta.json", "kernel.cubin"):  # as after a loss of power
+        next(store.entries()).path.joinpath(part).write_bytes(b"")
+        capsys.readouterr()
+        told = run_json(capsys, "cache", "import", str(file))
+        assert (told["new"], told["present"]) == (1, len(before) - 1)
+        assert store.verify() == []
+
+
 def test_import_where_nothing_can_be_kept(monkeypatch, file, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     argv = ["cache", "import", str(file), "--cache-dir", str(tmp_path / "file" / "cache")]

@@ -118,3 +118,18 @@ def test_waiting_takes_no_longer_than_the_holder(store):
     with store.lock(key) as locked:
         assert locked
     assert 0.15 < time.monotonic() - started < 5
+
+
+def test_a_lock_that_cannot_be_released_is_no_error(store, monkeypatch):
+    real = fcntl.flock
+
+    def flock(descriptor, how):
+        if how == fcntl.LOCK_UN:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    key = make().key
+    for _ in range(2):
+        with store.lock(key, timeout_seconds=0.05) as locked:
+            assert locked

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from cache_makers import VERSION, leftovers, make, place, warnings
 
+from gemmjit.cache import Store
+
 pytestmark = pytest.mark.usefixtures("each_warning_again")
 
 
@@ -82,3 +84,59 @@ def test_an_eviction_while_reading_is_a_miss_without_a_warning(store, monkeypatc
     monkeypatch.setattr(builtins, "open", vanishing)
     assert store.load(entry.key, VERSION) is None
     assert warnings(caplog) == []
+
+
+def test_what_replaced_a_damaged_entry_meanwhile_is_not_removed(store, monkeypatch):
+    entry, other = make(), Store(store.root)
+    store.publish(entry)
+    place(store, entry).joinpath("meta.json").write_bytes(b"")
+    real = store._read
+
+    def slow(path):
+        files = real(path)
+        monkeypatch.setattr(store, "_read", real)
+        assert other.load(entry.key, VERSION) is None
+        assert other.publish(entry)
+        return files
+
+    monkeypatch.setattr(store, "_read", slow)
+    store.load(entry.key, VERSION)
+    assert other.load(entry.key, VERSION) == entry
+    assert leftovers(store) == []
+
+
+def test_an_entry_that_is_published_again_while_it_is_read_is_not_damaged(
+    store, monkeypatch, caplog
+):
+    entry, other = make(), Store(store.root)
+    store.publish(entry)
+    real = os.open
+
+    def evicted(name, *rest, **more):
+        if not str(name).endswith("meta.json"):
+            return real(name, *rest, **more)
+        monkeypatch.setattr(os, "open", real)
+        other.prune(0, grace_seconds=-10.0)
+        try:
+            return real(name, *rest, **more)
+        finally:
+            assert other.publish(entry)
+
+    monkeypatch.setattr(os, "open", evicted)
+    assert store.load(entry.key, VERSION) is None
+    assert store.load(entry.key, VERSION) == entry
+    assert warnings(caplog) == []
+
+
+def test_a_folder_that_an_eviction_takes_while_it_is_created_is_created_again(store, monkeypatch):
+    entry, real = make(), os.mkdir
+
+    def taken(path, *rest, **more):
+        if Path(path).name != entry.key.folder:
+            return real(path, *rest, **more)
+        monkeypatch.setattr(os, "mkdir", real)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    monkeypatch.setattr(os, "mkdir", taken)
+    assert store.publish(entry)
+    assert store.load(entry.key, VERSION) == entry

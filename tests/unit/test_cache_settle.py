@@ -95,3 +95,22 @@ def test_an_import_waits(store, tmp_path, synced, capsys):
     assert main(["cache", "import", file, "--cache-dir", str(other.root)]) == 0
     assert set(synced) >= FILES
     assert len(list(other.entries())) == 1
+
+
+def test_prewarming_waits_for_what_a_call_has_left(place, synced):
+    build(Tiny())
+    assert synced == []
+    (outcome,) = prewarm([Tiny()])
+    assert outcome.status == "present"
+    assert set(synced) >= FILES
+
+
+def test_an_import_waits_for_what_was_there(store, tmp_path, synced, capsys):
+    store.publish(make())
+    file, other = str(tmp_path / "kernels.zip"), Store(tmp_path / "other")
+    assert main(["cache", "export", file, "--cache-dir", str(store.root)]) == 0
+    other.publish(make())
+    synced.clear()
+    assert main(["cache", "import", file, "--cache-dir", str(other.root)]) == 0
+    assert "1 were there already" in capsys.readouterr().out
+    assert set(synced) >= FILES
