@@ -61,10 +61,10 @@ def backward(dy_TD, w13_EDF2, w2_EFD, routing, saved):
     token_R, weight_R, offs_E = routing
     x_RD, h_RF2, s_RF = saved
     do_RD = weight_R[:, None] * dy_TD[token_R]
-    ds_RF = gemmjit.grouped_mm(do_RD, w2_EFD.swapaxes(1, 2), offs=offs_E)  # dgrad
+    ds_RF = gemmjit.grouped_mm(do_RD, w2_EFD.mT, offs=offs_E)  # dgrad
     dw2_EFD = gemmjit.grouped_mm(s_RF.T, do_RD, offs=offs_E)  # wgrad
     dh_RF2 = swiglu_backward(h_RF2, ds_RF)
-    dx_RD = gemmjit.grouped_mm(dh_RF2, w13_EDF2.swapaxes(1, 2), offs=offs_E)  # dgrad
+    dx_RD = gemmjit.grouped_mm(dh_RF2, w13_EDF2.mT, offs=offs_E)  # dgrad
     dw13_EDF2 = gemmjit.grouped_mm(x_RD.T, dh_RF2, offs=offs_E)  # wgrad
     dx_TD = np.zeros_like(dy_TD)
     np.add.at(dx_TD, token_R, dx_RD)

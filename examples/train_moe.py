@@ -332,11 +332,24 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def told(options: argparse.Namespace) -> str:
+    """Return what will be done, in one line or two."""
+    o = options
+    text = (
+        f"on {o.device}, {o.dtype}: {o.steps} steps of {o.batch} x {o.length} tokens; {o.layers} "
+        f"layers, model {o.model}, {o.experts} experts of {o.hidden}, top {o.top_k}"
+    )
+    if o.device == "cpu" and not o.tiny:
+        text += "\nThese sizes are meant for a GPU, which is not used here; --tiny is for CPUs."
+    return text
+
+
 def main(argv: list[str] | None = None) -> dict:
     """Run a command line; return the report."""
     options = parse(argv)
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         raise SystemExit("--plot: expected matplotlib; found none. pip install matplotlib")
+    print(told(options), flush=True)
     report = run(options)
     show(report)
     if options.json:

@@ -265,6 +265,12 @@ def _find(array: Any, argument: str) -> Frontend:
             f"{argument}: expected a NumPy, CuPy or torch array; got {kind}. "
             "Call gemmjit.integrations.jax.ragged_dot"
         )
+    if isinstance(array, list | tuple | int | float):
+        raise InvalidDtypeError(
+            f"{argument}: expected a NumPy, CuPy or torch array; got a {type(array).__name__}. "
+            "Make an array of it, with numpy.asarray, cupy.asarray or torch.as_tensor, of the "
+            "element type that it is to have"
+        )
     raise InvalidDtypeError(
         f"{argument}: expected a NumPy, CuPy or torch array; got {kind}. "
         "Convert it without a copy through DLPack: cupy.from_dlpack or torch.from_dlpack"

@@ -6,9 +6,10 @@ is a `gemmjit.kernels.Variant`. The rules that a config must obey are in `gemmji
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import ClassVar, Literal
+from functools import wraps
+from typing import Any, ClassVar, Literal
 
 from gemmjit.errors import InvalidConfigError
 from gemmjit.pickles import NamedFields
@@ -18,6 +19,30 @@ __all__ = ["Config", "SimtConfig", "Sm80MmaConfig", "Sm90TmaMmaConfig", "Sm90Wgm
 Specialization = Literal["", "nk"]
 DeviceSchedule = Literal["", "persistent", "bounded", "compact"]
 Order = Literal["listed", "claimed"]
+
+
+def _telling_fields(init: Callable[..., None]) -> Callable[..., None]:
+    """Return a config's ``__init__``, which names the fields where it is given an unknown one."""
+
+    @wraps(init)
+    def checked(self: Config, *values: object, **named: object) -> None:
+        try:
+            init(self, *values, **named)
+        except TypeError:
+            _check_names(type(self), named)
+            raise
+
+    return checked
+
+
+def _check_names(config_type: type[Config], names: Iterable[str]) -> None:
+    known = [field.name for field in fields(config_type)]
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise InvalidConfigError(
+            f"config: unknown field {', '.join(unknown)}; {config_type.__name__} has "
+            + ", ".join(known)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +75,15 @@ class Config(NamedFields):
     specialize: Specialization = ""
     schedule: DeviceSchedule = ""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let an unknown name raise an `InvalidConfigError`, from Python's dataclass with slots.
+
+        Such a dataclass is made twice, the second time with its ``__init__``.
+        """
+        super(Config, cls).__init_subclass__(**options)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _telling_fields(cls.__init__)  # type: ignore[method-assign]
+
     def to_dict(self) -> dict[str, object]:
         """Return the fields as a JSON-compatible mapping."""
         return asdict(self)
@@ -63,13 +97,7 @@ class Config(NamedFields):
         InvalidConfigError
             If a name is unknown or a value has the wrong type.
         """
-        known = {f.name: f for f in fields(cls)}
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise InvalidConfigError(
-                f"config: unknown field {', '.join(unknown)}; {cls.__name__} has "
-                + ", ".join(known)
-            )
+        _check_names(cls, values)
         try:
             config = cls(**values)  # type: ignore[arg-type]
         except TypeError as error:

@@ -31,7 +31,9 @@ __all__ = ["map_violations", "require", "variant_for", "violations"]
 _MAX_THREADS = 1024
 
 
-def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> list[str]:
+def violations(
+    kernel: Kernel, config: Config, variant: Variant, arch: Arch, problem: Problem | None = None
+) -> list[str]:
     """Return every rule that a kernel, tile and architecture break together; empty if none.
 
     Parameters
@@ -43,6 +45,8 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
         Types, layouts and schedule.
     arch : Arch
         Compilation target.
+    problem : Problem, optional
+        What needs the variant: reasons name its strides.
 
     Returns
     -------
@@ -57,13 +61,14 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
     reasons = config.wrong_types() + variant.wrong_values()
     if reasons:  # what follows computes with them
         return reasons
+    plain = Arch(arch.number)  # which target a caller meant is not known
     if arch.number < kernel.min_arch.number:
         reasons.append(
-            f"arch: {kernel.name} ({kernel.title}) needs {kernel.min_arch} or newer; got {arch}"
+            f"arch: {kernel.name} ({kernel.title}) needs {kernel.min_arch} or newer; got {plain}"
         )
     elif kernel.max_arch is not None and arch.number > kernel.max_arch.number:
         reasons.append(
-            f"arch: {kernel.name} ({kernel.title}) exists up to {kernel.max_arch}; got {arch}"
+            f"arch: {kernel.name} ({kernel.title}) exists up to {kernel.max_arch}; got {plain}"
         )
     elif kernel.accelerated and not arch.suffix:
         reasons.append(f"arch: {kernel.name} needs a target such as {arch}a; got {arch}")
@@ -74,7 +79,7 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
         if dtype not in allowed:
             names = ", ".join(d.name for d in allowed)
             reasons.append(f"{name}: {kernel.name} takes {names}; got {dtype}")
-    reasons += variant_reasons(kernel, variant)
+    reasons += variant_reasons(kernel, variant, problem)
     if config.specialize not in ("", "nk"):
         reasons.append(f"specialize: expected '' or 'nk'; got {config.specialize!r}")
     if config.schedule not in get_args(DeviceSchedule):
@@ -86,15 +91,11 @@ def violations(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> 
         return reasons
     threads = kernel.threads(config)
     limits = arch.limits
-    if (
-        not 1
-        <= config.min_blocks_per_sm
-        <= min(limits.max_blocks, limits.max_warps * 32 // threads)
-    ):
+    room = min(limits.max_blocks, limits.max_warps * 32 // threads)
+    if not 1 <= config.min_blocks_per_sm <= room:
         reasons.append(
-            f"min_blocks_per_sm: {threads} threads a block leave room for 1 to "
-            f"{min(limits.max_blocks, limits.max_warps * 32 // threads)} blocks on {arch}; "
-            f"got {config.min_blocks_per_sm}"
+            f"min_blocks_per_sm: {threads} threads a block leave room for 1 to {room} blocks on "
+            f"{arch}; got {config.min_blocks_per_sm}"
         )
     else:
         reasons += _register_reasons(kernel, config, variant, arch)
@@ -157,7 +158,9 @@ def map_violations(
     return reasons
 
 
-def require(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> None:
+def require(
+    kernel: Kernel, config: Config, variant: Variant, arch: Arch, problem: Problem | None = None
+) -> None:
     """Raise for a config that breaks a rule.
 
     Raises
@@ -165,7 +168,7 @@ def require(kernel: Kernel, config: Config, variant: Variant, arch: Arch) -> Non
     InvalidConfigError
         With every reason of `violations`.
     """
-    reasons = violations(kernel, config, variant, arch)
+    reasons = violations(kernel, config, variant, arch, problem)
     if reasons:
         raise InvalidConfigError(f"{kernel.name} cannot be built: " + "; ".join(reasons))
 

@@ -2,7 +2,7 @@
 
 ``offs (G,)`` holds inclusive end offsets: group g owns the rows ``offs[g-1]`` to ``offs[g]``, the
 first group starts at 0. Converters call the array's own methods, so the data stays on its device
-and nothing waits for it.
+and nothing waits for it. What they are given on the host they check; on a device they cannot.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ __all__ = [
     "to_host",
 ]
 
+_MOST_ROWS = 2**31 - 1  # what int32 holds
+_FROM_SIZES = "For rows per group, convert with gemmjit.offsets.from_group_sizes"
+
 
 def from_group_sizes(group_sizes: Any) -> Any:
     """Return end offsets for rows per group.
@@ -38,13 +41,49 @@ def from_group_sizes(group_sizes: Any) -> Any:
     -------
     array of int32, shape (G,)
         Same framework, same device.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a size on the host is negative, or there are more rows than int32 counts.
     """
-    return _as_int32(_as_array(group_sizes, "group_sizes").cumsum(0))
+    sizes = _as_array(group_sizes, "group_sizes")
+    values = _values_on_host(sizes)
+    if values is not None and values.size:
+        at = int(values.argmin())
+        if values[at] < 0:
+            raise InvalidProblemError(
+                f"group_sizes: expected rows per group, at least 0; got group_sizes[{at}] = "
+                f"{int(values[at])}. For end offsets no conversion is needed"
+            )
+        _check_count(sum(map(int, values)), "group_sizes")
+    return _as_int32(sizes.cumsum(0))
 
 
 def from_indptr(indptr: Any) -> Any:
-    """Return end offsets for row pointers with a leading zero, shape ``(G + 1,)``."""
-    return _as_int32(_as_array(indptr, "indptr")[1:])
+    """Return end offsets for row pointers with a leading zero, shape ``(G + 1,)``.
+
+    Raises
+    ------
+    InvalidProblemError
+        If there is no pointer; or one on the host is smaller than the one before, the first is not
+        0, or the last is larger than int32 holds.
+    """
+    pointers = _as_array(indptr, "indptr")
+    if pointers.shape[0] == 0:
+        raise InvalidProblemError(
+            "indptr: expected row pointers with a leading zero, shape (G + 1,); got none. "
+            "For no groups pass [0]"
+        )
+    values = _values_on_host(pointers)
+    if values is not None:
+        if values[0] != 0:
+            raise InvalidProblemError(
+                f"indptr: expected row pointers with a leading zero, shape (G + 1,); got indptr[0] "
+                f"= {int(values[0])}. End offsets, shape (G,), need no conversion"
+            )
+        _check_rising(values, "indptr", "Pass pointers in order, or sizes to from_group_sizes")
+    return _as_int32(pointers[1:])
 
 
 def from_row_ids(row_ids: Any, num_groups: int) -> Any:
@@ -82,8 +121,17 @@ def from_row_ids(row_ids: Any, num_groups: int) -> Any:
 
 
 def to_group_sizes(offs: Any) -> Any:
-    """Return rows per group for end offsets."""
+    """Return rows per group for end offsets.
+
+    Raises
+    ------
+    InvalidProblemError
+        If an offset on the host is negative, or smaller than the one before.
+    """
     ends = _as_array(offs, "offs")
+    values = _values_on_host(ends)
+    if values is not None:
+        _check_rising(values, "offs", _FROM_SIZES)
     sizes = ends + 0  # a copy, on any framework
     sizes[1:] -= ends[:-1]
     return _as_int32(sizes)
@@ -110,22 +158,39 @@ def validate(ends: npt.NDArray[np.int64], rows: int) -> None:
     """Raise for end offsets that do not describe a grouping of `rows` rows."""
     if ends.size == 0:
         return
-    # Compared, not subtracted: differences of wild values would wrap.
-    falls = ends < np.concatenate([[0], ends[:-1]])
-    if falls.any():
-        at = int(falls.argmax())
-        before = int(ends[at - 1]) if at else 0
-        raise InvalidProblemError(
-            f"offs: expected end offsets that never fall, from 0 on; got offs[{at}] = "
-            f"{int(ends[at])} after {before}. For rows per group, convert with "
-            "gemmjit.offsets.from_group_sizes"
-        )
+    _check_falls(ends, "offs", _FROM_SIZES)
     if ends[-1] > rows:
         at = int(np.argmax(ends > rows))
         raise InvalidProblemError(
             f"offs: expected offsets up to {rows}, the length of the ragged dimension; "
             f"got offs[{at}] = {int(ends[at])}. Offsets count rows of mat_a (of mat_b in the "
             "ragged-K form); the last may be smaller than their number, not larger"
+        )
+
+
+def _check_rising(values: npt.NDArray[np.integer[Any]], name: str, mend: str) -> None:
+    """Raise for offsets or pointers that fall, or that int32 cannot hold."""
+    if values.size:
+        _check_falls(values, name, mend)
+        _check_count(int(values[-1]), name)
+
+
+def _check_falls(values: npt.NDArray[np.integer[Any]], name: str, mend: str) -> None:
+    # Compared, not subtracted: differences of wild values would wrap.
+    falls = values[1:] < values[:-1]
+    at = int(falls.argmax()) + 1 if falls.any() else 0
+    if at or values[0] < 0:
+        what = "end offsets" if name == "offs" else "row pointers"
+        raise InvalidProblemError(
+            f"{name}: expected {what} that never fall, from 0 on; got {name}[{at}] = "
+            f"{int(values[at])} after {int(values[at - 1]) if at else 0}. {mend}"
+        )
+
+
+def _check_count(rows: int, name: str) -> None:
+    if rows > _MOST_ROWS:
+        raise InvalidProblemError(
+            f"{name}: expected at most {_MOST_ROWS} rows; got {rows}. Split the call by groups"
         )
 
 
@@ -210,7 +275,9 @@ def _values_on_host(array: Any) -> npt.NDArray[np.integer[Any]] | None:
 
 
 def _as_array(value: Any, name: str) -> Any:
-    array = np.asarray(value) if isinstance(value, Sequence) else value
+    array = value
+    if isinstance(value, Sequence):
+        array = np.asarray(value, np.int32 if len(value) == 0 else None)
     if getattr(array, "ndim", None) != 1:
         raise InvalidProblemError(
             f"{name}: expected an array of one dimension; got {type(value).__name__} of shape "

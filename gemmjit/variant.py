@@ -99,7 +99,7 @@ class Variant(NamedFields):
             )
         for name in ("in_dtype", "out_dtype"):
             if name in given:
-                given[name] = dtype_of(given[name])
+                given[name] = dtype_of(given[name], name)
         if given.get("form") == "ragged_k":
             given.setdefault("a_k_major", False)
         variant = cls(**given)

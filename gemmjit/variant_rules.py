@@ -8,6 +8,7 @@ from typing import Any
 from gemmjit.config import Config, Sm90WgmmaConfig
 from gemmjit.dtypes import F32
 from gemmjit.kernels import Kernel, Variant
+from gemmjit.problem import Problem
 
 __all__ = ["scheduled", "tile_reasons", "variant_reasons"]
 
@@ -19,9 +20,12 @@ def scheduled(fields: Mapping[str, Any], config: object) -> dict[str, Any]:
     return {**implied, **fields}
 
 
-def variant_reasons(kernel: Kernel, variant: Variant) -> list[str]:
-    """Return every rule that a variant breaks on a kernel, whatever its tile."""
-    reasons = _form_reasons(kernel, variant) + _operand_reasons(kernel, variant)
+def variant_reasons(kernel: Kernel, variant: Variant, problem: Problem | None) -> list[str]:
+    """Return every rule that a variant breaks on a kernel, whatever its tile.
+
+    Where the problem is known that needs the variant, reasons name its strides.
+    """
+    reasons = _form_reasons(kernel, variant) + _operand_reasons(kernel, variant, problem)
     return reasons + _trait_reasons(kernel, variant)
 
 
@@ -159,7 +163,7 @@ def _trait_reasons(kernel: Kernel, variant: Variant) -> list[str]:
     return reasons
 
 
-def _operand_reasons(kernel: Kernel, variant: Variant) -> list[str]:
+def _operand_reasons(kernel: Kernel, variant: Variant, problem: Problem | None) -> list[str]:
     """Return what a kernel that loads through TMA misses in the operands."""
     if not kernel.loads_by_tma:
         return []
@@ -174,8 +178,18 @@ def _operand_reasons(kernel: Kernel, variant: Variant) -> list[str]:
         )
     for name in ("a", "b"):
         if not getattr(variant, f"{name}_vector"):
+            got = f"{name}_vector False" if problem is None else _layout(problem, name)
             reasons.append(
                 f"mat_{name}: {kernel.name} loads it by TMA, which needs one contiguous dimension, "
-                f"and pointer and strides in multiples of 16 bytes; got {name}_vector False"
+                f"and pointer and other strides in multiples of 16 bytes; got {got}"
             )
     return reasons
+
+
+def _layout(problem: Problem, name: str) -> str:
+    """Return the strides and the alignment of an operand, in bytes."""
+    s, size = problem.strides, problem.in_dtype.itemsize
+    of_b = (s.bg, s.bk, s.bn) if problem.form == "ragged_m" else (s.bk, s.bn)
+    strides = tuple(stride * size for stride in ((s.am, s.ak) if name == "a" else of_b))
+    alignment = problem.a_alignment if name == "a" else problem.b_alignment
+    return f"strides of {strides} bytes and a pointer on a multiple of {alignment}"

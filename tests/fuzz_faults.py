@@ -64,10 +64,10 @@ def refusal(problem: Problem) -> tuple[type[GemmjitError], tuple[str, ...]] | No
     if problem.fault:
         return FAULTS[problem.fault].error, FAULTS[problem.fault].names
     if problem.cell.kernel in ("k2", "k3") and not _loads(problem):
-        return InvalidConfigError, (f"{problem.cell.kernel} cannot be built",
-                                    f"{problem.cell.kernel} cannot load the operands")  # fmt: skip
+        told = f"config: {problem.cell.kernel} cannot"
+        return InvalidConfigError, (f"{told} be built", f"{told} load the operands")
     if problem.cell.kernel == "k2" and _too_tight(problem):
-        return InvalidConfigError, ("k2 cannot be built: min_blocks_per_sm",)
+        return InvalidConfigError, ("config: k2 cannot be built: min_blocks_per_sm",)
     return None
 
 

@@ -1,8 +1,9 @@
 """The command line: one module per command, imported only when that command is used.
 
 A command's module offers ``add_arguments(parser)`` and ``run(arguments) -> int``, the exit status:
-0 success, 1 the work failed, 2 wrong usage: an option, or a value of one or of an environment
-variable, that the command does not take; argparse's own, and what gemmjit refuses.
+0 success, 1 the work failed, or a file cannot be used, 2 wrong usage: an option, or a value of one
+or of an environment variable, that the command does not take; argparse's own, and what gemmjit
+refuses.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from gemmjit import __version__
+from gemmjit.cli.parsing import Parser
 from gemmjit.errors import (
     GemmjitError,
     InvalidConfigError,
@@ -50,8 +52,9 @@ _WRONG_VALUES = (
 )
 
 _STATUSES = (
-    "exit status: 0 success; 1 the work failed; 2 wrong usage: an argument or environment variable "
-    "that does not fit; 130 interrupted"
+    "exit status: 0 success; 1 the work failed, or a file cannot be used; 2 wrong usage: an "
+    "unknown option, or a value that an argument, or an environment variable that is read, does "
+    "not take; 130 interrupted"
 )
 
 
@@ -70,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if argv is None else list(argv)
     named = next((word for word in given if not word.startswith("-")), None)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="gemmjit",
         description="A JIT kernel toolkit for grouped GEMM. gemmjit COMMAND --help says more of a "
         "command.",
@@ -116,7 +119,8 @@ def sentence(text: str) -> str:
 def _failed(arguments: argparse.Namespace, error: GemmjitError) -> int:
     from gemmjit.cli.output import print_json
 
-    print(f"gemmjit {arguments.command}: {error}", file=sys.stderr)
+    text = str(error).removeprefix(f"{arguments.command}: ")  # which is said already
+    print(f"gemmjit {arguments.command}: {text}", file=sys.stderr)
     if getattr(arguments, "json", False):
         print_json({"error": {"type": type(error).__name__, "message": str(error)}})
     wrong = isinstance(error, _WRONG_VALUES)

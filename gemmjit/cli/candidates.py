@@ -17,8 +17,12 @@ from gemmjit.selection.admission import reasons_against
 
 __all__ = ["Candidate", "candidates", "problem_from"]
 
-
 _ABLE = ("chosen", "possible")
+
+_NAMES = (
+    *("rows", "groups", "n", "k", "form", "dtype", "out_dtype", "a_k_major", "b_k_major"),
+    *("schedule", "epilogue"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,11 @@ def problem_from(given: dict[str, Any]) -> Problem:
         If no kernel takes a type.
     """
     values = dict(given)
+    unknown = sorted(set(values) - set(_NAMES))
+    if unknown:
+        raise InvalidProblemError(
+            f"problem: unknown name {', '.join(unknown)}; there are {', '.join(_NAMES)}"
+        )
     sizes: dict[str, Any] = {}
     for name, argument in (("rows", "rows"), ("groups", "num_groups"), ("n", "n"), ("k", "k")):
         value = values.pop(name, None)
@@ -81,13 +90,6 @@ def problem_from(given: dict[str, Any]) -> Problem:
     form = values.pop("form", "ragged_m")
     if form not in ("ragged_m", "ragged_k"):
         raise InvalidProblemError(f"problem: expected form ragged_m or ragged_k; got {form!r}")
-    known = ("dtype", "out_dtype", "a_k_major", "b_k_major", "schedule", "epilogue")
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise InvalidProblemError(
-            f"problem: unknown name {', '.join(unknown)}; there are rows, groups, n, k, form, "
-            + ", ".join(known)
-        )
     for name, read in (("dtype", choices.operand_dtype), ("out_dtype", choices.result_dtype)):
         if name in values:
             values[name] = read(str(values[name]))

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Report; return 1 if something is missing that compiling a kernel needs."""
+    """Report; return 2 for a variable with a wrong value, 1 if no kernel can be compiled."""
     if arguments.startup:
         from gemmjit.cli import startup
 
@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(facts, problems)
         _print_problems(problems)
+    if any(problem.of_variable for problem in problems):
+        return 2
     return 1 if blocked else 0
 
 

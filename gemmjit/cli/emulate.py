@@ -17,6 +17,7 @@ from gemmjit.cli import choices
 from gemmjit.cli.emulated_case import EmulatedCase, make_case
 from gemmjit.cli.numbers import row_counts, whole
 from gemmjit.cli.output import add_json, print_json, print_table
+from gemmjit.cli.parsing import SETTING
 from gemmjit.emulator import Report, Trace, emulating
 from gemmjit.emulator.async_engine import POLICIES
 from gemmjit.epilogue import RowScale
@@ -37,10 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         type=choices.setting,
-        action="extend",
-        nargs="+",
+        action="append",
         default=[],
-        metavar="NAME=VALUE",
+        metavar=SETTING,
         help="fields of the tile that differ from the first shipped one, as in block_m=64, or one "
         "JSON object",
     )

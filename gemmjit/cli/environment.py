@@ -7,8 +7,10 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module, metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gemmjit
@@ -139,7 +141,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _nvrtc(findings: list[Finding]) -> dict[str, Any] | None:
-    from gemmjit.arch import DEFAULT_ARCH, Arch
+    from gemmjit.arch import DEFAULT_ARCH, Arch, devices_of
     from gemmjit.compiler import get_compiler, standard_options
 
     try:
@@ -158,7 +160,7 @@ def _nvrtc(findings: list[Finding]) -> dict[str, Any] | None:
     return {
         "version": compiler.version,
         "library": compiler.library,
-        "targets": [f"sm_{number}" for number in compiler.supported],
+        "targets": [str(one) for one in map(Arch, compiler.supported) if one in devices_of(one)],
     }
 
 
@@ -220,13 +222,14 @@ def _check_names(findings: list[Finding]) -> None:
     if size is not None and parse_size(size) is None:
         what = f"GEMMJIT_CACHE_MAX_SIZE: expected a size such as 512M or 2G; got {size!r}"
         mend = "Correct GEMMJIT_CACHE_MAX_SIZE, or unset it; 1 GiB holds meanwhile"
-        findings.append(Finding(what, mend, "run as asked"))
+        findings.append(Finding(what, mend, "run as asked", of_variable=True))
     named = [("GEMMJIT_CACHE_DIR", env.get("GEMMJIT_CACHE_DIR") or "")]
     layers = (env.get("GEMMJIT_CACHE_PATH") or "").split(os.pathsep)
     for name, text in (*named, *(("GEMMJIT_CACHE_PATH", layer) for layer in layers)):
         if text.strip() and named_directory(text.strip(), name) is None:
             what = f"{name}: expected a directory; got {text.strip()!r}, which names none"
-            findings.append(Finding(what, f"Correct {name}", "keep kernels on disk"))
+            mend = f"Correct {name}"
+            findings.append(Finding(what, mend, "keep kernels on disk", of_variable=True))
 
 
 def _layer(store: Any, findings: list[Finding]) -> dict[str, Any]:
@@ -258,10 +261,15 @@ def _layer(store: Any, findings: list[Finding]) -> dict[str, Any]:
 
 
 def _writable(path: Path) -> bool:
-    """Return whether files can be made there, or the directory itself can."""
-    for place in (path, *path.parents):
-        if place.exists():
-            return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+    """Return whether files can be made there, or the directory itself can.
+
+    This tries it, in the nearest directory that there is, and leaves nothing: what is allowed says
+    too little of file systems such as /proc.
+    """
+    with suppress(OSError):
+        place = next(one for one in (path, *path.parents) if one.exists())
+        with TemporaryDirectory(prefix=".gemmjit-doctor-", dir=place):
+            return True
     return False
 
 

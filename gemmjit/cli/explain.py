@@ -18,9 +18,9 @@ from gemmjit.selection.explanation import HEAD, Explanation, Refusal
 __all__ = ["add_arguments", "run"]
 
 _LEGEND = (
-    "us (hot: under load, cool: after idle gaps): predicted microseconds, fixed plus nearly the "
-    "longest of mma + between tiles, dram and l2; waves: rounds of blocks; eta: share of computed "
-    "rows that exist; ->: the default choice."
+    "hot, cool: predicted microseconds under load and after idle gaps, each fixed plus nearly the "
+    "longest of mma + between tiles, dram and l2; us: their geometric mean; waves: rounds of "
+    "blocks; eta: share of computed rows that exist; ->: the default choice."
 )
 
 

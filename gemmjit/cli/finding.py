@@ -17,6 +17,8 @@ class Finding:
     what, mend : str
         The finding, and what to do about it.
     needed_to : str
+    of_variable : bool
+        Whether an environment variable has a value that it does not take.
     """
 
     what: str
@@ -24,6 +26,7 @@ class Finding:
     needed_to: Literal["compile", "run on a GPU", "keep kernels on disk", "run as asked"] = (
         "compile"
     )
+    of_variable: bool = False
 
     @property
     def blocks_compiling(self) -> bool:

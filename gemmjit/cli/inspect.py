@@ -8,6 +8,7 @@ from typing import Any
 from gemmjit.arch import Arch
 from gemmjit.cli import choices
 from gemmjit.cli.output import add_json, print_json, print_table
+from gemmjit.cli.parsing import SETTING
 from gemmjit.config import Config
 from gemmjit.errors import InvalidConfigError, InvalidProblemError
 from gemmjit.kernels import KERNELS, Kernel
@@ -24,20 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         type=choices.setting,
-        action="extend",
-        nargs="+",
+        action="append",
         default=[],
-        metavar="NAME=VALUE",
+        metavar=SETTING,
         help="fields of the tile that differ from the first shipped one, as in block_m=64, or one "
         "JSON object",
     )
     parser.add_argument(
         "--variant",
         type=choices.setting,
-        action="extend",
-        nargs="+",
+        action="append",
         default=[],
-        metavar="NAME=VALUE",
+        metavar=SETTING,
         help="fields of the variant that differ from the defaults, as in out_dtype=float32 "
         "b_k_major=true, or one JSON object",
     )

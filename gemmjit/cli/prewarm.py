@@ -15,6 +15,7 @@ from gemmjit.cache import current_layers, max_bytes
 from gemmjit.cli import choices
 from gemmjit.cli.numbers import positive
 from gemmjit.cli.output import add_json, bytes_text, counted, print_json, print_table
+from gemmjit.cli.parsing import SETTING
 from gemmjit.cli.progress import progress
 from gemmjit.errors import InvalidConfigError, ManifestError
 from gemmjit.manifest import KernelEntry, Manifest, Wanted, load, read_log, to_toml
@@ -45,9 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}",
             type=choices.setting,
-            action="extend",
-            nargs="+",
-            metavar="NAME=VALUE",
+            action="append",
+            metavar=SETTING,
             help=f"with --kernel: fields of the {of} that differ from the defaults, or one JSON "
             "object",
         )
@@ -240,7 +240,9 @@ def _row(one: Wanted, done: Outcome) -> dict[str, Any]:
 def _print(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> None:
     head = ("target", "kernel", "registers", "spills B", "ms", "status")
     names = ("target", "entry", "registers", "spill_bytes", "compile_ms", "status")
-    print_table(head, [[row[name] for name in names] for row in rows])
+    unknown = dict.fromkeys(names[2:5])  # of a kernel that there is not
+    shown = [row | unknown if row["status"] == "failed" else row for row in rows]
+    print_table(head, [[row[name] for name in names] for row in shown])
     print(
         f"{counted(len(rows), 'kernel')} in {total['seconds']:.1f} s: "
         f"{total['compiled']} compiled, {total['present']} there already, "

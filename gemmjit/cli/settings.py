@@ -31,7 +31,7 @@ def variables(findings: list[Finding]) -> list[dict[str, Any]]:
             what = str(error).replace("arch:", f"{variable.name}:", 1)
             mend = f"Correct {variable.name}, or unset it"
             if variable.name in _STOPS_COMPILING:
-                findings.append(Finding(what, mend))
+                findings.append(Finding(what, mend, of_variable=True))
             else:
-                findings.append(Finding(what, mend, "run as asked"))
+                findings.append(Finding(what, mend, "run as asked", of_variable=True))
     return [{"name": v.name, "value": env.get(v.name), "default": v.default} for v in env.VARIABLES]

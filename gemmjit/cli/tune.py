@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--case",
         type=names,
         help="names, or sizes as in rows=4096:groups=32:k=1024:n=2048:skew=1.2 "
-        f"(default: {','.join(CASES)})",
+        f"(default: {', '.join(CASES)})",
     )
     passes, layouts = forms_in, names_in(lambda: LAYOUTS, or_none=True)
     what.add_argument(
@@ -132,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="-",
         metavar="FILE",
-        help="write all numbers to a file, or print one JSON object",
+        help="print one JSON object; with run and a FILE, write all numbers there",
     )
     parser.set_defaults(wrong=parser.error)
 
@@ -146,6 +146,11 @@ def _kernels() -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     """Run one action."""
     with_file = arguments.action in ("export", "import")
+    if arguments.action != "run" and arguments.json not in (None, "-"):
+        if not with_file or arguments.file is not None:
+            arguments.wrong(f"argument --json: expected no FILE with {arguments.action}")
+        # The word after --json, which takes none here.
+        arguments.file, arguments.json = file_path(arguments.json), "-"
     if with_file is not (arguments.file is not None):
         arguments.wrong(
             f"{arguments.action}: expected {'a FILE' if with_file else 'no FILE'} with it"

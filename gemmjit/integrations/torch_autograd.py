@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 
-from gemmjit.epilogue import Bias
+from gemmjit.epilogue import Bias, Epilogue
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError
+from gemmjit.ops.fused import steps_of
 from gemmjit.ops.grouped_mm import grouped_mm
 
 __all__ = [
@@ -156,8 +157,14 @@ def bias_of(bias: Any, epilogue: Any) -> Any:
     for step in steps:
         if isinstance(step, Bias) and bias is None:
             bias = step.values
+        elif isinstance(step, Epilogue) and not isinstance(step, Bias):
+            raise InvalidProblemError(
+                "epilogue: expected none where a gradient is wanted, or the call is traced or "
+                f"transformed, but a Bias; got {step!r}. Apply it to the result, or call under "
+                "torch.no_grad(), outside of torch.compile"
+            )
         elif step is not None:
-            raise refuse("epilogue", "Apply it to the result; bias= may be given")
+            steps_of(bias, epilogue, False)  # says what is wrong
     return bias
 
 
@@ -175,7 +182,7 @@ def check_tensors(**arrays: Any) -> None:
         if not isinstance(array, torch.Tensor):
             raise InvalidDtypeError(
                 f"{argument}: expected a torch array, like the others; got "
-                f"{type(array).__name__}. Convert it without a copy through DLPack"
+                f"{type(array).__name__}. Convert it with torch.as_tensor"
             )
 
 

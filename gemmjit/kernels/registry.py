@@ -17,8 +17,10 @@ KERNELS: dict[str, Kernel] = {k.name: k for k in (K0(), K1(), K2(), K3())}
 _BY_TEMPLATE = {k.template.rsplit("/", 1)[1].split(".", 1)[0]: k for k in KERNELS.values()}
 
 
-def kernel(name: str) -> Kernel:
+def kernel(name: str, argument: str = "kernel") -> Kernel:
     """Return a kernel by its name (``k1``) or its template's (``sm80_mma_grouped_mm``).
+
+    Messages call it `argument`.
 
     Raises
     ------
@@ -28,5 +30,5 @@ def kernel(name: str) -> Kernel:
     found = KERNELS.get(name) or _BY_TEMPLATE.get(name)
     if found is None:
         known = ", ".join(f"{k.name} ({t})" for t, k in _BY_TEMPLATE.items())
-        raise InvalidConfigError(f"kernel: expected one of {known}; got {name!r}")
+        raise InvalidConfigError(f"{argument}: expected one of {known}; got {name!r}")
     return found

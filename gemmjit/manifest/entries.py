@@ -174,7 +174,7 @@ def _taken(kernel: Kernel, config: Config, problem: Problem, arch: Arch) -> Iter
         taken, tile = taken_for(kernel, config, problem, device)
         variant = variant_for(problem, taken, tile)
         target = target_of(taken, arch)
-        require(taken, tile, variant, target)
+        require(taken, tile, variant, target, problem)
         reasons = map_violations(taken, tile, variant, problem, target)
         if reasons:
             raise InvalidConfigError(

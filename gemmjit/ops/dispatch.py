@@ -21,6 +21,7 @@ from gemmjit.ops.planning import plan_ladder
 from gemmjit.plan import Plan
 from gemmjit.problem import Problem
 from gemmjit.selection import choose, taken_for
+from gemmjit.selection.admission import reasons_against
 from gemmjit.variant import Schedule, Variant
 
 __all__ = [
@@ -75,7 +76,7 @@ def resolve(
     if config is None:
         return choose(problem, arch, gpu)
     if isinstance(config, str):
-        found = kernel(config)
+        found = kernel(config, "config")
         return found, found.default_config
     if isinstance(config, Config) and config.kernel in KERNELS:
         return KERNELS[config.kernel], config
@@ -104,22 +105,35 @@ def spec_for(
         If the config breaks a rule there; with every reason.
     """
     problem = problem.settled
-    chosen, tile = resolve(problem, arch, config, gpu)
-    chosen, tile = taken_for(chosen, tile, problem, arch)
+    asked, tile = resolve(problem, arch, config, gpu)
+    try:
+        return _checked_spec(problem, arch, asked, tile, named=config is not None)
+    except InvalidConfigError as error:
+        if config is None:
+            raise
+        able = [
+            one.name
+            for one in KERNELS.values()
+            if one is not asked and not reasons_against(one, one.default_config, problem, arch)
+        ]
+        others = f"Choose {' or '.join(able)}, or leave" if able else "Leave"
+        raise InvalidConfigError(f"config: {error}. {others} config out") from None
+
+
+def _checked_spec(
+    problem: Problem, arch: Arch, asked: Kernel, tile: Config, *, named: bool
+) -> KernelSpec:
+    chosen, tile = taken_for(asked, tile, problem, arch)
     variant = variant_for(problem, chosen, tile)
     targets = targets_for(arch, chosen.accelerated)
-    if not targets:
-        require(chosen, tile, variant, arch)
     target = targets[0] if targets else arch
-    require(chosen, tile, variant, target)
-    if config is None:  # what is chosen can load the operands: that is half of choosing
-        return KernelSpec(chosen, tile, variant, target)
-    reasons = map_violations(chosen, tile, variant, problem, target)
-    if reasons:
-        raise InvalidConfigError(
-            f"{chosen.name} cannot load the operands: {'; '.join(reasons)}. "
-            "Leave config out, and a kernel that can is chosen"
-        )
+    require(chosen, tile, variant, target, problem)
+    if named:  # what is chosen can load the operands: that is half of choosing
+        reasons = map_violations(chosen, tile, variant, problem, target)
+        if reasons:
+            raise InvalidConfigError(
+                f"{chosen.name} cannot load the operands: {'; '.join(reasons)}"
+            )
     return KernelSpec(chosen, tile, variant, target)
 
 

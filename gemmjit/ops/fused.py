@@ -17,6 +17,15 @@ __all__ = ["Fused", "FusedViews", "check_flag", "fused_of", "steps_of"]
 
 Shape = tuple[int, ...]
 
+#: What a call takes for a step that is named as in the name of a chain.
+_WAYS = (
+    ("bias", "bias=values"),
+    ("swiglu_split", 'gemmjit.SwiGLU("split")'),
+    ("swiglu", 'gemmjit.SwiGLU("interleaved")'),
+    ("row_scale", "gemmjit.RowScale(scale)"),
+    ("accumulate", "accumulate=True"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class FusedViews:
@@ -182,9 +191,12 @@ def steps_of(bias: Any, epilogue: Any, accumulate: bool) -> tuple[Epilogue, ...]
     for step in steps:
         if not isinstance(step, KINDS):
             kind = "a class" if isinstance(step, type) else type(step).__name__
+            mend = "Make one of it"
+            if isinstance(step, str):
+                kind, mend = repr(step), f"Pass {_written(step)}"
             raise InvalidProblemError(
                 "epilogue: expected gemmjit.SwiGLU(...), gemmjit.RowScale(...), or several of them "
-                f"in a tuple; got {kind}. Make one of it"
+                f"in a tuple; got {kind}. {mend}"
             )
     check_flag(accumulate)
     if accumulate and not any(isinstance(step, Accumulate) for step in steps):
@@ -198,6 +210,16 @@ def steps_of(bias: Any, epilogue: Any, accumulate: bool) -> tuple[Epilogue, ...]
             f"got {got}. Reorder them"
         )
     return tuple(steps)
+
+
+def _written(name: str) -> str:
+    """Return what a call takes instead of the name of a chain."""
+    ways = (_way(part) for part in name.split("+"))
+    return " and ".join(way for way in ways if way) or "one of these"
+
+
+def _way(step: str) -> str:
+    return next((way for start, way in _WAYS if step.lower().startswith(start)), "")
 
 
 def _operand_option(argument: str, dtype: DType, in_dtype: DType) -> str:

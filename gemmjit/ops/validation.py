@@ -30,6 +30,8 @@ _MAX_EXTENT = MAX_SHAPE
 
 Shape = tuple[int, ...]
 
+_REVERSED = ".T of three dimensions reverses them all, use .mT"
+
 
 class Describes(Protocol):
     """What `problem_of` asks of the steps of an epilogue; see `gemmjit.ops.fused`."""
@@ -65,7 +67,9 @@ def form_of(a: Shape, b: Shape) -> Form:
         if a[1] != b[1]:
             hint = "Pass operands with one K"
             if a[1] == b[2]:
-                hint = "mat_b seems to be (G, N, K): pass its transpose, mat_b.mT in torch"
+                hint = "mat_b seems to be (G, N, K): pass its transpose, mat_b.mT"
+            elif a[1] == b[0]:
+                hint = f"mat_b seems to have its groups last: {_REVERSED}"
             raise InvalidProblemError(
                 f"mat_b: expected shape (G, K, N) with K = mat_a.shape[1] = {a[1]}; got {b}. {hint}"
             )
@@ -285,6 +289,11 @@ def device_name(device: int) -> str:
 def check_num_groups(form: Form, b: Shape, num_groups: int) -> None:
     """Raise if there is not one end offset for each group of `mat_b`."""
     if form == "ragged_m" and b[0] != num_groups:
+        if b[2] == num_groups:
+            raise InvalidProblemError(
+                f"mat_b: expected shape (G, K, N) with G = {num_groups}, one group for each end "
+                f"offset of offs; got {b}, which seems to have its groups last: {_REVERSED}"
+            )
         raise InvalidProblemError(
             f"offs: expected {b[0]} end offsets, one per group of mat_b {b}; "
             f"got {num_groups}. Rows of experts that live elsewhere belong to the tail, past "

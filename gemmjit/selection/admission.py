@@ -26,5 +26,5 @@ def reasons_against(kernel: Kernel, config: Config, problem: Problem, arch: Arch
     if not targets:
         return [f"arch: {arch} has no target with the instructions of {kernel.name}"]
     variant = variant_for(problem, kernel, config)
-    reasons = violations(kernel, config, variant, targets[0])
+    reasons = violations(kernel, config, variant, targets[0], problem)
     return reasons or map_violations(kernel, config, variant, problem, targets[0])

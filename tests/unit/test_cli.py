@@ -72,7 +72,9 @@ def test_wrong_usage_exits_with_2(argv, capsys):
         (["inspect", "k1", "--config", "block_m=48"], "got 48"),
         (["inspect", "k1", "--config", "depth=2"], "unknown field depth"),
         (["inspect", "k1", "--variant", "in_dtype=float32"], "got float32"),
+        (["inspect", "k1", "--variant", "out_dtype=int8"], "out_dtype: expected one of"),
         (["inspect", "--problem", "rows=8"], "groups=None"),
+        (["inspect", "--problem", "rows=5,grps=2"], "unknown name grps; there are rows, groups, n"),
         (["inspect", "--problem", "rows=8,groups=1,n=8,k=8,color=3"], "unknown name color"),
         (["prewarm", "--kernel", "k1", "--arch", "sm_75"], "for sm_75: k1 cannot be built"),
         (["prewarm", "--kernel", "k9", "--arch", "sm_90a"], "got 'k9'"),
@@ -92,6 +94,11 @@ def test_values_that_no_command_takes_exit_with_2_and_one_message(argv, told, ca
     error = run_json(capsys, *argv, status=2)["error"]
     assert told in error["message"]
     assert error["type"].endswith("Error")
+
+
+def test_an_architecture_is_told_without_a_suffix_that_nobody_typed(capsys):
+    assert cli.main(["inspect", "k3", "--arch", "sm_100"]) == 2
+    assert capsys.readouterr().err.endswith("exists up to sm_90; got sm_100\n")
 
 
 def test_wrong_values_of_environment_variables_exit_with_2(empty_cache, monkeypatch, capsys):

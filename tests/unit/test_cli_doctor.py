@@ -12,6 +12,7 @@ import pytest
 from command_line import run_json
 
 from gemmjit import cli
+from gemmjit.arch import Arch
 from gemmjit.cli import environment
 from gemmjit.env import VARIABLES
 from gemmjit.errors import NvrtcNotFoundError
@@ -24,6 +25,8 @@ def test_doctor_finds_nothing_missing(capsys, empty_cache):
     assert facts["nvrtc"]["version"].startswith("13.")
     assert Path(facts["nvrtc"]["library"]).is_file()
     assert "sm_90" in facts["nvrtc"]["targets"]
+    for target in facts["nvrtc"]["targets"]:  # no more than what --arch takes
+        Arch.parse(target)
     assert facts["cache"]["user"]["path"] == str(empty_cache)
     assert facts["cache"]["user"]["writable"]
     assert facts["templates"]["count"] >= 10
@@ -82,6 +85,17 @@ def test_doctor_reports_a_cache_that_cannot_be_written(capsys, monkeypatch, tmp_
     assert "GEMMJIT_CACHE_DIR" in problem["mend"]
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs Linux's /proc")
+def test_doctor_tries_whether_a_cache_can_be_made(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("GEMMJIT_CACHE_DIR", "/proc/no-such/cache")  # nobody can, and root may
+    facts = run_json(capsys, "doctor")
+    assert not facts["cache"]["user"]["writable"]
+    assert "kernels cannot be kept" in facts["problems"][0]["what"]
+    monkeypatch.setenv("GEMMJIT_CACHE_DIR", str(tmp_path / "new" / "cache"))
+    assert run_json(capsys, "doctor")["cache"]["user"]["writable"]
+    assert not list(tmp_path.iterdir())
+
+
 def test_doctor_reports_a_cache_that_others_can_write(capsys, empty_cache):
     empty_cache.mkdir()
     empty_cache.chmod(0o777)
@@ -104,11 +118,12 @@ def test_doctor_reports_a_cache_that_others_can_write(capsys, empty_cache):
 )
 def test_doctor_reports_variables_with_wrong_values(capsys, monkeypatch, name, value, part, ok):
     monkeypatch.setenv(name, value)
-    facts = run_json(capsys, "doctor", status=0 if ok else 1)
+    facts = run_json(capsys, "doctor", status=2)  # as of every command
+    assert facts["ok"] is ok
     (told,) = [problem for problem in facts["problems"] if part in problem["what"]]
     assert repr(value) in told["what"]
     assert name in told["mend"]
-    assert cli.main(["doctor"]) == (0 if ok else 1)
+    assert cli.main(["doctor"]) == 2
     assert told["what"] in capsys.readouterr().out
 
 

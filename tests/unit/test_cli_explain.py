@@ -26,6 +26,15 @@ def test_explain_prints_what_the_function_says(capsys):
         assert text in shown
 
 
+def test_explain_defines_its_columns_and_says_why_in_strides(capsys):
+    assert cli.main(["explain", *SHAPE[:-4], "--k", "1100", "--arch", "sm_90a"]) == 0
+    shown = capsys.readouterr().out
+    assert "us: their geometric mean" in shown
+    assert "k3: no tile can: mat_a: " in shown
+    assert "got strides of (2200, 2) bytes and a pointer on a multiple of 16" in shown
+    assert "a_vector" not in shown
+
+
 def test_explain_takes_true_sizes_and_other_forms(capsys):
     shape = ("explain", "--sizes", "5,0,700", "--n", "64", "--k", "128", "--form", "ragged_k")
     found = run_json(capsys, *shape, "--arch", "sm_80", "--dtype", "float16")
@@ -141,7 +150,7 @@ def test_explain_says_each_refusal_once(capsys):
 
 def test_explain_says_what_its_columns_are(capsys):
     assert cli.main(["explain", *SHAPE]) == 0
-    (legend,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("us (hot: ")]
+    (legend,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("hot, cool: ")]
     for name in (*filter(None, HEAD[3:6]), *HEAD[7:14], "->"):
         assert re.search(rf"(?<![\w-]){re.escape(name)}\b|{re.escape(name)}:", legend), name
 

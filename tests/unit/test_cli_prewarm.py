@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -170,6 +171,7 @@ def test_one_failure_stops_nothing_and_comes_with_its_log(
     assert cli.main(["prewarm", "--shapes", shapes]) == 1
     out, err = capsys.readouterr()
     assert "4 there already, 2 failed" in out
+    assert len(re.findall(r"gemmjit_tile_list +- +- +- +failed", out)) == 2
     assert err.count("gemmjit prewarm: kernels/tile_list.cu.j2 does not compile") == 2
     assert 'expected a ";"' in err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from dataclasses import FrozenInstanceError, fields, replace
@@ -109,3 +110,14 @@ def test_names_are_short_for_defaults():
     assert str(Sm90TmaMmaConfig(min_blocks_per_sm=1)) == "128x128x64_s3_b1"
     assert str(Sm90TmaMmaConfig(swizzle=0, schedule="bounded")) == "128x128x64_s3_sw0_bounded"
     assert str(SimtConfig(specialize="nk")) == "64x64x16_nk"
+
+
+def test_an_unknown_name_lists_the_fields_and_changes_nothing_of_a_dataclass():
+    with pytest.raises(InvalidConfigError, match="unknown field blockm; Sm80MmaConfig has block_m"):
+        Sm80MmaConfig(blockm=64)
+    with pytest.raises(InvalidConfigError, match="unknown field depth"):
+        replace(Sm80MmaConfig(), depth=3)
+    with pytest.raises(TypeError, match="positional"):
+        Sm80MmaConfig(64)
+    names = [field.name for field in fields(Sm80MmaConfig)]
+    assert list(inspect.signature(Sm80MmaConfig).parameters) == names

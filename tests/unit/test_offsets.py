@@ -122,6 +122,64 @@ def test_lists_are_taken_as_numpy():
     assert offsets.from_row_ids([0, 0, 2], 3).tolist() == [2, 2, 3]
 
 
+@FRAMEWORKS
+@pytest.mark.parametrize(
+    ("function", "values", "words"),
+    [
+        (
+            offsets.from_indptr,
+            [1, 3, 6],
+            ("indptr: ", "leading zero", "indptr[0] = 1", "End offsets"),
+        ),
+        (
+            offsets.from_indptr,
+            [0, 3, 1],
+            ("indptr: ", "never fall", "indptr[2] = 1 after 3", "in order"),
+        ),
+        (offsets.from_indptr, [0, 2**31], ("indptr: ", "2147483647", "got 2147483648", "Split")),
+        (offsets.from_indptr, [], ("indptr: ", "(G + 1,)", "got none", "[0]")),
+        (offsets.from_group_sizes, [3, -1], ("group_sizes: ", "at least 0", "group_sizes[1] = -1")),
+        (
+            offsets.from_group_sizes,
+            [2**31 - 1, 1],
+            ("group_sizes: ", "2147483647", "got 2147483648"),
+        ),
+        (
+            offsets.to_group_sizes,
+            [3, 1],
+            ("offs: ", "never fall", "offs[1] = 1 after 3", "from_group"),
+        ),
+        (offsets.to_group_sizes, [-2, 1], ("offs: ", "from 0 on", "offs[0] = -2")),
+    ],
+)
+def test_what_is_no_grouping_is_refused_on_the_host(make, function, values, words):
+    with pytest.raises(InvalidProblemError) as caught:
+        function(make(values))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_no_values_are_read_where_there_are_none_on_the_host():
+    torch = pytest.importorskip("torch")
+    far = torch.empty(3, dtype=torch.int32, device="meta")  # has no values at all
+    assert offsets.from_indptr(far).shape == (2,)
+    assert offsets.from_group_sizes(far).shape == offsets.to_group_sizes(far).shape == (3,)
+    for function in (offsets.from_indptr, offsets.from_group_sizes, offsets.to_group_sizes):
+        traced = torch.compile(function, backend="eager", fullgraph=True)
+        assert traced(torch.tensor([1, 3])).dtype == torch.int32
+
+
+def test_an_empty_list_is_no_groups():
+    for found in (
+        offsets.from_group_sizes([]),
+        offsets.to_group_sizes([]),
+        offsets.from_indptr([0]),
+        offsets.from_row_ids([], 0),
+    ):
+        assert found.shape == (0,)
+        assert found.dtype == np.int32
+
+
 def test_converters_leave_their_input_alone():
     ends = np.array([3, 3, 7], np.int32)
     offsets.to_group_sizes(ends)

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch_gradients import assert_close, in_double  # noqa: E402
 
 import gemmjit  # noqa: E402
+from gemmjit.epilogue import Bias  # noqa: E402
 from gemmjit.errors import InvalidDtypeError, InvalidProblemError  # noqa: E402
 from gemmjit.integrations import torch_autograd  # noqa: E402
 
@@ -266,7 +267,13 @@ def test_what_has_no_gradient_is_refused():
     for more, message in (
         ({"out": torch.zeros_like(dy)}, "out: expected none where a gradient is wanted"),
         ({"stream": 7}, "stream: expected none where a gradient is wanted"),
-        ({"epilogue": gemmjit.RowScale(torch.ones(13))}, "epilogue: expected none where"),
+        ({"epilogue": gemmjit.RowScale(torch.ones(13))}, r"got RowScale\(\).*torch\.no_grad\(\)"),
+        (
+            {"epilogue": gemmjit.SwiGLU("split")},
+            r"epilogue: expected none where.*got SwiGLU\(.*spl",
+        ),
+        ({"epilogue": "swiglu"}, r"got 'swiglu'\. Pass gemmjit\.SwiGLU"),
+        ({"epilogue": Bias(b[:, 0]), "bias": b[:, 0]}, "expected each step once"),
         ({"accumulate": True}, "accumulate: expected out= to add into"),
     ):
         with pytest.raises(InvalidProblemError, match=message):

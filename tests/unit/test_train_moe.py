@@ -79,3 +79,15 @@ def test_the_text_is_that_of_the_seed(example):
     for line in sums:
         a, _, b, _, c = line.rstrip(".").split()
         assert int(a) + int(b) == int(c)
+
+
+def test_it_says_at_once_what_it_will_do(example, monkeypatch, capsys):
+    monkeypatch.setattr(example, "run", lambda options: {})
+    monkeypatch.setattr(example, "show", lambda report: None)
+    example.main(["--device", "cpu"])
+    assert capsys.readouterr().out == (
+        "on cpu, float32: 300 steps of 16 x 512 tokens; 8 layers, model 1024, 32 experts of 1024, "
+        "top 4\nThese sizes are meant for a GPU, which is not used here; --tiny is for CPUs.\n"
+    )
+    example.main(["--tiny"])
+    assert "GPU" not in capsys.readouterr().out

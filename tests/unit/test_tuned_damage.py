@@ -85,7 +85,7 @@ def test_a_broken_file_is_not_used_and_told_once(path, name, caplog, capsys):
             call()
     for action in (["ls"], ["export", str(path) + ".new"], ["import", str(path)]):
         assert cli.main(["tune", *action]) == 1
-        assert "gemmjit tune: tune: expected a file" in capsys.readouterr().err
+        assert "gemmjit tune: expected a file" in capsys.readouterr().err
 
 
 ONE = {

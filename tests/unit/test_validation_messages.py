@@ -115,15 +115,15 @@ RULES = {
     ),
     "no array": (
         lambda: call(a=[[1.0] * 16] * 8),
-        InvalidDtypeError, "mat_a", "NumPy, CuPy or torch array", "builtins.list", "DLPack",
+        InvalidDtypeError, "mat_a", "NumPy, CuPy or torch array", "got a list", "numpy.asarray",
     ),
     "mat_b that is no array": (
         lambda: call(b=1.0),
-        InvalidDtypeError, "mat_b", "NumPy, CuPy or torch array", "builtins.float", "DLPack",
+        InvalidDtypeError, "mat_b", "NumPy, CuPy or torch array", "got a float", "numpy.asarray",
     ),
     "out that is no array": (
         lambda: call(out=[1.0]),
-        InvalidDtypeError, "out", "NumPy, CuPy or torch array", "builtins.list", "DLPack",
+        InvalidDtypeError, "out", "NumPy, CuPy or torch array", "got a list", "numpy.asarray",
     ),
     "offsets that are no array": (
         lambda: call(offs=7),
@@ -207,7 +207,7 @@ RULES = {
     ),
     "bias that is no array": (
         lambda: call(bias=[[0.0] * 24] * 2),
-        InvalidDtypeError, "bias", "NumPy, CuPy or torch array", "list", "Convert",
+        InvalidDtypeError, "bias", "NumPy, CuPy or torch array", "list", "Make an array",
     ),
     "scale of another shape": (
         lambda: call(epilogue=RowScale(zeros(8, 1))),
@@ -227,7 +227,8 @@ RULES = {
     ),
     "epilogue by its name": (
         lambda: call(epilogue="swiglu_split"),
-        InvalidProblemError, "epilogue", "gemmjit.SwiGLU(...)", "str", "Make one",
+        InvalidProblemError, "epilogue", "gemmjit.SwiGLU(...)", "'swiglu_split'",
+        'Pass gemmjit.SwiGLU("split")',
     ),
     "steps out of order": (
         lambda: call(epilogue=(RowScale(zeros(8)), SwiGLU())),
@@ -263,7 +264,7 @@ RULES = {
     ),
     "kernel that does not exist": (
         lambda: call(config="k99"),
-        InvalidConfigError, "kernel", "k0 (simt_grouped_mm)", "'k99'", "k1",
+        InvalidConfigError, "config: ", "k0 (simt_grouped_mm)", "'k99'", "k1",
     ),
     "kernel without this element type": (
         lambda: call(
