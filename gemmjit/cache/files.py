@@ -93,7 +93,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], mode: int) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Wait until the disk has the files of an entry, and its name in the folder above.
+    """Wait until the disk has the files of an entry, and the names of the folders that lead there.
 
     Raises
     ------
@@ -108,8 +108,8 @@ def sync_files(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    sync(folder)
-    sync(folder.parent)
+    for above in (folder, folder.parent, folder.parent.parent):
+        sync(above)
 
 
 def sync(folder: Path) -> None:

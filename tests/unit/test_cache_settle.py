@@ -45,7 +45,9 @@ def test_settle_waits_once_for_each_file_and_for_the_names(store, synced):
     assert synced == []
     assert store.settle()
     assert all(synced.count(name) == 2 for name in FILES)
-    assert synced.count(VERSION) == 2  # the folder that holds their names
+    # The folders that hold their names, the kernel's and the target's.
+    assert synced.count(VERSION) == 2
+    assert synced.count(make().key.target) == 2
     synced.clear()
     assert store.settle()
     assert synced == []
