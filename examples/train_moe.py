@@ -288,12 +288,10 @@ def show(report: dict) -> None:
 
 def plot(report: dict, path: Path) -> None:
     """Draw the loss curves."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     for name, one in report["runs"].items():
         label, style = f"{name}: {one['step_ms']:.1f} ms", {"torch": "-", "gemmjit": "--"}
         axes.plot(one["loss"], style.get(name, ":"), label=label, linewidth=1.2)
@@ -315,16 +313,15 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     sizes = {
         "steps": (300, 4), "batch": (16, 2), "length": (512, 16), "layers": (8, 2),
         "model": (1024, 32), "hidden": (1024, 32), "heads": (16, 2), "experts": (32, 4),
-        "top-k": (4, 2), "sentences": (60_000, 200), "seed": (0, 0),
+        "top_k": (4, 2), "sentences": (60_000, 200), "seed": (0, 0),
     }  # fmt: skip
     for name, (normal, tiny) in sizes.items():
-        parser.add_argument(f"--{name}", type=int, help=f"{normal}; with --tiny {tiny}")
+        parser.add_argument("--" + name.replace("_", "-"), type=int, help=f"{normal}; tiny: {tiny}")
     parser.add_argument("--lr", type=float, default=1e-3)
     options = parser.parse_args(argv)
     if options.tiny:
         options.device = "cpu"
     for name, defaults in sizes.items():
-        name = name.replace("-", "_")
         if getattr(options, name) is None:
             setattr(options, name, defaults[options.tiny])
     if options.dtype is None:
@@ -332,24 +329,14 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def told(options: argparse.Namespace) -> str:
-    """Return what will be done, in one line or two."""
-    o = options
-    text = (
-        f"on {o.device}, {o.dtype}: {o.steps} steps of {o.batch} x {o.length} tokens; {o.layers} "
-        f"layers, model {o.model}, {o.experts} experts of {o.hidden}, top {o.top_k}"
-    )
-    if o.device == "cpu" and not o.tiny:
-        text += "\nThese sizes are meant for a GPU, which is not used here; --tiny is for CPUs."
-    return text
-
-
 def main(argv: list[str] | None = None) -> dict:
     """Run a command line; return the report."""
     options = parse(argv)
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         raise SystemExit("--plot: expected matplotlib; found none. pip install matplotlib")
-    print(told(options), flush=True)
+    print(f"{options.steps} steps on {options.device}, {options.dtype}", flush=True)
+    if options.device == "cpu" and not options.tiny:
+        print("These sizes are for a GPU; --tiny is for CPUs.", flush=True)
     report = run(options)
     show(report)
     if options.json:

@@ -56,7 +56,8 @@ def from_group_sizes(group_sizes: Any) -> Any:
                 f"group_sizes: expected rows per group, at least 0; got group_sizes[{at}] = "
                 f"{int(values[at])}. For end offsets no conversion is needed"
             )
-        _check_count(sum(map(int, values)), "group_sizes")
+        # In float64, which wild sizes do not wrap, and which counts exactly far beyond int32.
+        _check_count(int(values.sum(dtype=np.float64)), "group_sizes")
     return _as_int32(sizes.cumsum(0))
 
 

@@ -7,10 +7,7 @@ import subprocess
 import sys
 
 from gemmjit.arch import Arch
-from gemmjit.compiler import (
-    get_compiler,
-    standard_options,
-)
+from gemmjit.compiler import Compiler, get_compiler, standard_options
 
 SCALE = """\
 #line 1 "kernels/scale.cu.j2"
@@ -46,3 +43,15 @@ def run(program: str, *arguments: str, **variables: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def compilations_of(monkeypatch) -> list[str]:
+    """Return a list that grows by the architecture of each compilation from here on."""
+    real, seen = Compiler._run, []
+
+    def run_and_tell(self, source, name, options, *more):
+        seen.append(options[0].removeprefix("--gpu-architecture="))
+        return real(self, source, name, options, *more)
+
+    monkeypatch.setattr(Compiler, "_run", run_and_tell)
+    return seen

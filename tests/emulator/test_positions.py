@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 import pytest
+from compiling import compilations_of
 
 import gemmjit
 from gemmjit.build import clear_memory
-from gemmjit.compiler import Compiler
 from gemmjit.emulator import Trace, emulating
 from gemmjit.emulator.faults import Deadlock
 from gemmjit.emulator.positions import add_positions, located
@@ -63,14 +63,7 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.setenv("GEMMJIT_EXECUTOR", "emulator")
     clear_memory()
     link.cache_clear()  # whose programs may have been given positions
-    real, seen = Compiler._run, []
-
-    def run_and_tell(self, source, name, options, *more):
-        seen.append(options[0].removeprefix("--gpu-architecture="))
-        return real(self, source, name, options, *more)
-
-    monkeypatch.setattr(Compiler, "_run", run_and_tell)
-    yield seen
+    yield compilations_of(monkeypatch)
     clear_memory()
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from compiling import compilations_of
 from tiny_kernel import Tiny, relabel
 
 from gemmjit import compiled as compiled_module
 from gemmjit.build import build, clear_memory
 from gemmjit.cache import current_layers
-from gemmjit.compiler import Compiler
 from gemmjit.errors import NvrtcNotFoundError
 
 LINE = '.file\t1 "kernels/tiny.cu.j2"'
@@ -17,14 +17,7 @@ LINE = '.file\t1 "kernels/tiny.cu.j2"'
 @pytest.fixture
 def runs(monkeypatch):
     """The architecture of each compilation, in order: sm_* to a cubin, compute_* to PTX."""
-    real, seen = Compiler._run, []
-
-    def run_and_tell(self, source, name, options, *more):
-        seen.append(options[0].removeprefix("--gpu-architecture="))
-        return real(self, source, name, options, *more)
-
-    monkeypatch.setattr(Compiler, "_run", run_and_tell)
-    return seen
+    return compilations_of(monkeypatch)
 
 
 pytestmark = pytest.mark.usefixtures("place")

@@ -86,8 +86,7 @@ def test_it_says_at_once_what_it_will_do(example, monkeypatch, capsys):
     monkeypatch.setattr(example, "show", lambda report: None)
     example.main(["--device", "cpu"])
     assert capsys.readouterr().out == (
-        "on cpu, float32: 300 steps of 16 x 512 tokens; 8 layers, model 1024, 32 experts of 1024, "
-        "top 4\nThese sizes are meant for a GPU, which is not used here; --tiny is for CPUs.\n"
+        "300 steps on cpu, float32\nThese sizes are for a GPU; --tiny is for CPUs.\n"
     )
-    example.main(["--tiny"])
+    example.main(["--tiny", "--top-k", "1"])
     assert "GPU" not in capsys.readouterr().out
